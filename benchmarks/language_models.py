@@ -26,6 +26,7 @@ from litegpu.graph.ir import Quantization
 from litegpu.tools.console import print_table
 from litegpu.zoo import language
 from litegpu.zoo.language import LanguageNet, Sizes
+from litegpu.zoo.language_file import language_file
 from litegpu.zoo.weights import Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
@@ -87,7 +88,7 @@ def write(
     net = Net(name, ModelWriter())
     language.build(net, layers=shape.layers, context=context, embedder=0, prefill=prefill)
     path = folder / f"{name}_{weights}.litertlm"
-    path.write_bytes(language.language_file(net.writer.build(), context))
+    path.write_bytes(language_file(net.writer.build(), context))
     return path, matrix_bytes(net.sizes, shape.layers)
 
 

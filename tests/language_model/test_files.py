@@ -22,6 +22,7 @@ from litegpu import (
 from litegpu.files.wire import message, varints
 from litegpu.language_model.chat import chat_text
 from litegpu.language_model.metadata import Metadata, read_metadata
+from litegpu.language_model.prompts import padding_token
 from litegpu.language_model.tokenizer import read_tokenizer
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.containers import Section, litertlm
@@ -38,6 +39,18 @@ METADATA = b"".join(
         message((4, message((1, 2), (2, 40), (3, np.float32(0.5)), (4, np.float32(2.0))))),
         message((5, 1024), (7, "{{ messages }}"), (8, b""), (10, -3)),
         message((9, message((1, 7)))),
+        message((13, message((1, message((1, 8)))))),
+    )
+)
+EXECUTOR = message(
+    (
+        1,
+        message(
+            (1, 0),
+            (2, message((3, "kv_cache_c_0"), (6, 5))),
+            (2, message((3, "kv_cache_k_1"), (6, 3), (7, 2))),
+            (3, message((1, 1), (2, 3), (3, 512))),
+        ),
     )
 )
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
@@ -55,8 +68,11 @@ def test_metadata_are_read() -> None:
         0.5,
         (7,),
         -3,
+        (8,),
     )
     assert read_metadata(b"") == Metadata()
+    states = frozenset({"kv_cache_c_0"})
+    assert read_metadata(b"", EXECUTOR) == Metadata(window=512, states=states)
     greedy = message((4, message((1, 3), (4, np.float32(2.0)))))
     assert read_metadata(greedy).temperature == 0
 
@@ -66,16 +82,35 @@ def test_damaged_metadata_are_an_error() -> None:
         with pytest.raises(ModelError, match=r"metadata are damaged .*Download or convert"):
             read_metadata(content)
     dice = random.Random(0)
-    damaged = 0
-    for _ in range(400):
-        altered = bytearray(METADATA)
-        for _ in range(dice.randrange(1, 4)):
-            altered[dice.randrange(len(altered))] = dice.randrange(256)
-        try:
-            read_metadata(bytes(altered[: dice.randrange(len(altered) + 1)]))
-        except ModelError:
-            damaged += 1
-    assert 100 < damaged < 400
+    for number, content in enumerate((METADATA, EXECUTOR)):
+        damaged = 0
+        for _ in range(400):
+            altered = bytearray(content)
+            for _ in range(dice.randrange(1, 4)):
+                altered[dice.randrange(len(altered))] = dice.randrange(256)
+            part = bytes(altered[: dice.randrange(len(altered) + 1)])
+            try:
+                read_metadata(*((b"", part) if number else (part,)))
+            except ModelError:
+                damaged += 1
+        assert 100 < damaged < 400
+
+
+def test_models_whose_tokens_see_later_ones_are_refused() -> None:
+    for number in (1, 2):
+        content = message((1, message((3, message((number, 2))))))
+        with pytest.raises(
+            ModelError, match=r"tokens see the tokens after them.*Use CompiledModel"
+        ):
+            read_metadata(b"", content)
+
+
+def test_the_padding_token_is_that_of_the_metadata() -> None:
+    _, compressed, _ = language_parts(NAME)
+    tokenizer = read_tokenizer(compressed)
+    for padding, number in (((7,), 7), ("<eos>", 2), ("<eos><bos>", None), ((), None)):
+        assert padding_token(tokenizer, Metadata(padding=padding)) == number
+    assert padding_token(None, Metadata(padding="<eos>")) is None
 
 
 def test_chats_without_a_template_have_affixes() -> None:

@@ -21,6 +21,7 @@ from litegpu.language_model.session import Session
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import language
 from litegpu.zoo.language import LanguageNet, Sizes
+from litegpu.zoo.language_file import language_file
 from litegpu.zoo.writer import ModelWriter
 
 LIMITS = {"float32": 1e-3, "int8": 0.25, "int4": 0.25}
@@ -102,7 +103,7 @@ def check(decoder: Decoder, seed: int, folder: Path, steps: int = 12, **options:
     """Compare two sessions that take turns, a fork of the first, and a full cache."""
     content = decoder.graph(seed)
     path = folder / f"decoder_{seed}.litertlm"
-    path.write_bytes(language.language_file(content, decoder.context))
+    path.write_bytes(language_file(content, decoder.context))
     limit = LIMITS[decoder.sizes.weights]
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(LanguageModel(path, min_nodes_per_partition=1, **options))

@@ -14,8 +14,9 @@ from litegpu.compiled_model import CompiledModel
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import DeviceLostError, ModelError
 from litegpu.language_model.caches import Caches
+from litegpu.language_model.masks import Visible, causal, local
 from litegpu.language_model.metadata import Metadata
-from litegpu.language_model.roles import Step, steps_of
+from litegpu.language_model.roles import Step, decoder_of, steps_of
 from litegpu.language_model.sampling import Logits
 from litegpu.tensor_buffer import TensorBuffer
 
@@ -78,33 +79,36 @@ class Executor:
     """Runs the prefill and decode signatures for sessions; one run at a time, from any thread."""
 
     def __init__(
-        self, model: CompiledModel, embedders: Mapping[str, Embedder], metadata: Metadata
+        self,
+        model: CompiledModel,
+        embedders: Mapping[str, Embedder],
+        metadata: Metadata,
+        padding: int | None = None,
     ) -> None:
         """Use the compiled model, and the embedders of its inputs.
 
-        The keys are the names of roles in Step: `embeddings` and `per_layer`. Raises ModelError if
-        the signatures are not those of a language model, or if an embedder is missing or does not
-        fit.
+        The keys are the names of roles in Step: `embeddings` and `per_layer`. `padding` is the
+        token that the model's graph ignores; None if unknown. Raises ModelError if the signatures
+        are not those of a language model, or if an embedder is missing or does not fit.
         """
         self.model, self._embedders = model, embedders
-        steps = steps_of(model.signatures)
-        decoders = [each for each in steps if each.count == 1 and each.logits]
-        if not decoders:
-            raise ModelError(
-                "The model has no signature that takes one token and caches, and returns logits "
-                "and the caches. LanguageModel is for models with `prefill` and `decode` "
-                "signatures, as litert-torch writes them; use CompiledModel for others."
-            )
-        self.decoder = decoders[0]
-        self.prefills = sorted(
-            (each for each in steps if set(each.caches) == set(self.decoder.caches)),
-            key=lambda each: each.count,
-        )
+        self.prefills = steps_of(model.signatures)
         """All signatures with the same caches, including the decoder, sorted by token count."""
+        self.decoder = decoder_of(self.prefills)
         self._check_embedders()
         self._lock = threading.RLock()
         self._buffers: dict[str, tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]] = {}
         self.context = self._context_of(metadata)
+        self._window = metadata.window
+        self._padding = padding
+        self._whole = {
+            name
+            for name, tensor in self._tensors(self.decoder)[0].items()
+            if name in self.decoder.caches
+            and name not in metadata.states
+            and self.context in _positions_of(tensor)
+        }
+        """The names of caches with all positions; other caches overwrite positions."""
         self.cache_start = metadata.cache_start
         self.losses = 0
         """The number of device losses; caches from before the last loss are invalid."""
@@ -145,20 +149,20 @@ class Executor:
 
     @property
     def can_rewind(self) -> bool:
-        """Whether each cache stores all positions; a shorter cache is a ring buffer."""
-        inputs, _ = self._tensors(self.decoder)
-        return all(self.context in inputs[name].shape for name in self.decoder.caches)
+        """Whether each cache stores all positions; a shorter cache is a ring buffer or a state."""
+        return len(self._whole) == len(self.decoder.caches)
 
     def new_caches(self) -> Caches:
         """Allocate the caches of a session, in device memory if the GPU runs whole signatures."""
         direct = all(self.model.runs_directly(each.index) for each in self.prefills)
         kind = "device" if direct and self.model.report is not None else None
-        names, key = self.decoder.caches, self.decoder.key
-        sides = [
-            {name: self.model.create_input_buffer_by_name(key, name, kind) for name in names}
-            for _ in range(1 if self.can_rewind else 2)
-        ]
-        caches = Caches(sides[0], sides[-1])
+
+        def new(name: str) -> TensorBuffer:
+            return self.model.create_input_buffer_by_name(self.decoder.key, name, kind)
+
+        present = {name: new(name) for name in self.decoder.caches}
+        others = {name: new(name) for name in self.decoder.caches if name not in self._whole}
+        caches = Caches(present, {**present, **others})
         if self.cache_start:
             caches.fill(self.cache_start)
         return caches
@@ -169,9 +173,29 @@ class Executor:
         A signature for N tokens writes N cache positions, starting at `begin`, even if some tokens
         are padding.
         """
-        fitting = [each for each in self.prefills if begin + each.count <= self.context]
-        enough = (each for each in fitting if each.count >= count)
-        return next(enough, (fitting or [self.decoder])[-1])
+        fitting = [
+            each
+            for each in self.prefills
+            # More tokens than a ring buffer has positions would overwrite each other.
+            if begin + each.count <= self.context and each.count <= (each.ring or each.count)
+        ]
+        enough = (each for each in fitting if each.count >= count and self._pads(each, count))
+        full = (each for each in reversed(fitting) if each.count <= count)
+        return next(enough, next(full, self.decoder))
+
+    def _pads(self, step: Step, count: int) -> bool:
+        """Return whether a signature ignores the padding after `count` tokens.
+
+        A graph ignores positions that do not increase, or a token that the metadata name. Padding
+        in a cache with all positions is hidden by masks and overwritten later.
+        """
+        return (
+            step.count == count
+            or self.can_rewind
+            or not step.tokens
+            or bool(step.span)
+            or self._padding is not None
+        )
 
     def prefill(self, tokens: Sequence[int], begin: int, caches: Caches) -> None:
         """Add tokens to caches, starting at position `begin`, in chunks."""
@@ -233,7 +257,7 @@ class Executor:
         self, step: Step, inputs: dict[str, TensorBuffer], tokens: Sequence[int], begin: int
     ) -> None:
         """Write the inputs of a run; the causal mask hides the padding after the tokens."""
-        padded = np.zeros(step.count, np.int32)
+        padded = np.full(step.count, self._padding or 0, np.int32)
         padded[: len(tokens)] = tokens
         positions = np.arange(begin, begin + step.count)
         if step.tokens:
@@ -242,16 +266,20 @@ class Executor:
             if name := getattr(step, role):
                 _write(inputs[name], embedder.embed(padded))
         if step.positions:
-            _write(inputs[step.positions], positions)
+            # Caches that overwrite positions ignore tokens whose positions do not increase.
+            shown = positions if self.can_rewind else positions * (positions < begin + len(tokens))
+            _write(inputs[step.positions], shown)
         if step.span:
             span = np.zeros(inputs[step.span].shape, np.int32)
             end = begin + len(tokens)
             span.reshape(-1)[:3] = begin, end, end
             _write(inputs[step.span], span)
         if step.mask:
-            visible = np.arange(self.context)[None, :] <= positions[:, None]
-            buffer = inputs[step.mask]
-            _write(buffer, visible if buffer.dtype == bool else np.where(visible, 0.0, _HIDDEN))
+            _write_mask(inputs[step.mask], causal(positions, self.context))
+        if step.local_mask:
+            buffer = inputs[step.local_mask]
+            columns, window = buffer.shape[-1], self._window or step.ring
+            _write_mask(buffer, local(positions, step.ring, columns, window))
 
     def close(self) -> None:
         """Release the compiled models."""
@@ -263,3 +291,15 @@ class Executor:
 
 def _write(buffer: TensorBuffer, values: npt.NDArray[Any]) -> None:
     buffer.write(np.ascontiguousarray(values.reshape(buffer.shape), buffer.dtype))
+
+
+def _write_mask(buffer: TensorBuffer, visible: Visible) -> None:
+    _write(buffer, visible if buffer.dtype == bool else np.where(visible, 0.0, _HIDDEN))
+
+
+def _positions_of(cache: Tensor) -> tuple[int, ...]:
+    """Return the axes' sizes of which one is the number of positions of a key-value cache.
+
+    Such a cache is `[1, heads, positions, depth]` or `[1, heads, depth, positions]`.
+    """
+    return cache.shape[2:] if len(cache.shape) == 4 else ()

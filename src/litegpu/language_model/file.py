@@ -13,7 +13,7 @@ from litegpu.files import MODEL, Container, Member, located, open_container, ope
 from litegpu.language_model.metadata import Metadata, read_metadata
 from litegpu.wording import printable
 
-_METADATA = "LLM metadata"
+_METADATA, _EXECUTOR = "LLM metadata", "executor metadata"
 _TOKENIZERS = ("Hugging Face tokenizer", "SentencePiece tokenizer")
 _TASK_TOKENIZER = "tokenizer_model"
 """The lower-case name of the tokenizer in a .task file."""
@@ -77,7 +77,8 @@ def _of_container(container: Container, given: bytes | None) -> LanguageFile:
     if main is None:
         main = container.model() if len(others) != 1 else others[0]
     tokenizer = _first(container.members, _is_tokenizer)
-    metadata = _first(container.members, lambda each: each.kind == _METADATA)
+    metadata = _content_of(container, _METADATA)
+    executor = _content_of(container, _EXECUTOR)
     if any(each.kind == "weights" for each in container.members):
         raise ModelError(
             f"'{printable(container.path)}' has weights in a separate section, which the runtime "
@@ -88,8 +89,14 @@ def _of_container(container: Container, given: bytes | None) -> LanguageFile:
         None if embedder is None else bytes(embedder.view()),
         None if per_layer is None else bytes(per_layer.view()),
         given or (None if tokenizer is None else bytes(tokenizer.view())),
-        Metadata() if metadata is None else read_metadata(bytes(metadata.view())),
+        read_metadata(metadata, executor),
     )
+
+
+def _content_of(container: Container, kind: str) -> bytes:
+    """Return the content of the first section of a kind; empty if there is none."""
+    found = _first(container.members, lambda each: each.kind == kind)
+    return b"" if found is None else bytes(found.view())
 
 
 def _first(members: Sequence[Member], wanted: Callable[[Member], bool]) -> Member | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from litegpu.errors import ModelError
@@ -12,15 +12,19 @@ from litegpu.files.wire import fields
 
 Token = tuple[int, ...] | str
 """A start or stop token: either a text or a sequence of token numbers."""
-_START, _STOP, _PROMPTS, _SAMPLER, _CONTEXT, _TEMPLATE, _SUPPRESSED, _CACHE_START = (
+_START, _STOP, _PROMPTS, _SAMPLER, _CONTEXT, _TEMPLATE, _SUPPRESSED, _CACHE_START, _PAD = (
     *(1, 2, 3, 4, 5, 7),
-    *(9, 10),
+    *(9, 10, 13),
 )
 _IDS, _TEXT = 1, 2
 _ROLES = {1: "user", 2: "model", 3: "system"}
 _PREFIX, _SUFFIX = 1, 2
 _TYPE, _K, _P, _TEMPERATURE = 1, 2, 3, 4
 _GREEDY = 3
+_LANGUAGE, _STATES, _MASKS = 1, 2, 3
+_STATE_NAME, _STATE_TYPE, _RECURRENT = 3, 6, 5
+_MASK_TYPE, _LOCAL_MASK_TYPE, _WINDOW = 1, 2, 3
+_BIDIRECTIONAL = 2
 
 
 @dataclass(frozen=True)
@@ -44,20 +48,34 @@ class Metadata:
     """Tokens that must not occur in an answer."""
     cache_start: int = 0
     """The initial value of the caches' elements."""
+    padding: Token = ()
+    """The token that fills the rest of a prefill; empty if unknown."""
+    window: int = 0
+    """The number of tokens that a token sees in local attention; 0 if unknown."""
+    causal: bool = True
+    """Whether a token sees no later tokens."""
+    states: frozenset[str] = frozenset()
+    """The names of caches that have no positions, such as the state of a convolution."""
 
 
-def read_metadata(content: bytes) -> Metadata:
-    """Return the content of an LlmMetadata message.
+def read_metadata(content: bytes, executor: bytes = b"") -> Metadata:
+    """Return the content of an LlmMetadata and an ExecutorMetadata message.
 
     Raises:
-        ModelError: the message is damaged.
+        ModelError: a message is damaged, or the model does not predict the next token.
     """
     try:
-        return _read(content)
+        found = replace(_read(content), **_read_executor(executor))
     except (ValueError, TypeError, AttributeError, struct.error) as error:
         raise ModelError(
             f"The language model's metadata are damaged ({error}). Download or convert it again."
         ) from error
+    if not found.causal:
+        raise ModelError(
+            "The model's tokens see the tokens after them, so that it cannot generate text. Use "
+            "CompiledModel."
+        )
+    return found
 
 
 def _read(content: bytes) -> Metadata:
@@ -83,7 +101,33 @@ def _read(content: bytes) -> Metadata:
             found["suppressed"] = tuple(_ids(_message(value)))
         elif number == _CACHE_START:
             found["cache_start"] = _signed(value)
+        elif number == _PAD:
+            found["padding"] = _token(_message(value))
     return Metadata(**found)
+
+
+def _read_executor(content: bytes) -> dict[str, Any]:
+    """Return the fields of Metadata that an ExecutorMetadata message has."""
+    states: set[str] = set()
+    found: dict[str, Any] = {}
+    for number, value in (
+        each
+        for outer, inner in fields(content)
+        if outer == _LANGUAGE
+        for each in fields(_message(inner))
+    ):
+        if number == _STATES:
+            state = dict(fields(_message(value)))
+            if state.get(_STATE_TYPE) == _RECURRENT:
+                states.add(_message(state.get(_STATE_NAME, b"")).decode())
+        elif number == _MASKS:
+            masks = dict(fields(_message(value)))
+            found["causal"] = _BIDIRECTIONAL not in (
+                masks.get(_MASK_TYPE),
+                masks.get(_LOCAL_MASK_TYPE),
+            )
+            found["window"] = _signed(masks.get(_WINDOW, 0))
+    return {**found, "states": frozenset(states)}
 
 
 def _token(content: bytes) -> Token:

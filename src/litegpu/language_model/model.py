@@ -13,7 +13,7 @@ from litegpu.language_model.chat import Message
 from litegpu.language_model.executor import Embedder, Executor
 from litegpu.language_model.file import read_language_file
 from litegpu.language_model.generation import Completion, TextStream
-from litegpu.language_model.prompts import Prompt, Prompts
+from litegpu.language_model.prompts import Prompt, Prompts, padding_token
 from litegpu.language_model.session import Session
 from litegpu.language_model.tokenizer import read_tokenizer
 from litegpu.wording import printable
@@ -80,7 +80,8 @@ class LanguageModel:
                 for role, content in (("embeddings", file.embedder), ("per_layer", file.per_layer))
                 if content is not None
             }
-            self._executor = Executor(model, embedders, file.metadata)
+            padding = padding_token(reader, file.metadata)
+            self._executor = Executor(model, embedders, file.metadata, padding)
         except BaseException:
             for each in opened:
                 each.close()

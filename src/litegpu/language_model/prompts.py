@@ -27,6 +27,14 @@ def is_chat(prompt: Prompt) -> bool:
     )
 
 
+def padding_token(tokenizer: Tokenizer | None, metadata: Metadata) -> int | None:
+    """Return the number of the token that fills a prefill; None if the file does not name one."""
+    token = metadata.padding
+    if isinstance(token, str):
+        token = tuple(tokenizer.encode(token)) if tokenizer is not None else ()
+    return token[0] if len(token) == 1 else None
+
+
 class Prompts:
     """Tokenizes prompts with a file's tokenizer and metadata."""
 

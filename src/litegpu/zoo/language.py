@@ -1,23 +1,22 @@
-"""A small language model with the structure of litert-torch's models, and its .litertlm file."""
+"""A small language model with the structure of litert-torch's models."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from litegpu.files.wire import message
 from litegpu.graph.ir import Quantization
 from litegpu.zoo import weights
-from litegpu.zoo.containers import Section, litertlm
+from litegpu.zoo.language_file import WORDS
 from litegpu.zoo.layers import Net
 from litegpu.zoo.weights import Floats, Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
+_RING_STEP = 8
+"""The number of positions of a ring buffer is a multiple of this number."""
 PREFILL = (8, 32)
 """The token counts N of the signatures `prefill_N`."""
 _EPSILON = 1e-5
@@ -25,20 +24,6 @@ _PER_LAYER = "per_layer_embeddings"
 _STANDARD, _BRANCH = Moments(0.0, 1.0), Moments(0.0, 0.5)
 _LOGITS = Moments(0.0, 4.0)
 _GATED = Moments(0.0, 0.35)
-_SPECIAL = ("<pad>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
-_MERGES = (
-    *("t h", "i n", "e r", "o n", "r e", "a n", "o r", "e n", "a t", "e s", "th e", "in g"),
-    *("Ġ t", "Ġ a", "Ġ o", "Ġ s", "Ġ w", "Ġ c", "Ġ the", "Ġa n", "Ġo f", "Ġ in", "Ġt o", "i s"),
-    *("o u", "l l", "er s", "e d", "Ġ m", "o d", "e l", "Ġm od", "Ġmod el", "Ġan d", "Ġ is"),
-)
-"""The pairs of tokens that the tokenizer merges, in order; `Ġ` is a space."""
-_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
-    "{{ message['content'] }}<end_of_turn>\n{% endfor %}"
-    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)
-_BYTES, _MERGED = 256, len(_MERGES)
-_WORDS = len(_SPECIAL) + _BYTES + _MERGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +41,7 @@ class Sizes:
     hidden: int = 128
     weights: str = "float32"
     """The type of the matrices of linear layers: float32, int8 or int4, with a scale per row."""
-    words: int = _WORDS
+    words: int = WORDS
     """The number of tokens of the vocabulary."""
 
 
@@ -163,6 +148,7 @@ def build(
     layers: int,
     context: int,
     embedder: int,
+    window: int = 0,
     prefill: Sequence[int] = PREFILL,
 ) -> None:
     """Add the signatures `decode` and `prefill_N`, N of `prefill`, each with its own graph.
@@ -173,7 +159,13 @@ def build(
     `embedder`, the signatures have the input `embeddings` `[1, tokens, channels]` instead of
     `tokens`; with 2 also `per_layer_embeddings` `[1, tokens, layers, channels]`, of which each
     layer adds its own to its input.
+
+    With `window`, the first layer and every other one after it have local attention. Their caches
+    are ring buffers of at least `window` positions. Another input is then the mask `local_mask`. In
+    a prefill it has the columns of the cache before the run, and one for each token. In `decode` it
+    has those of the cache after the run.
     """
+    ring = -(-window // _RING_STEP) * _RING_STEP
     signatures = [*((f"prefill_{count}", count) for count in prefill), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
         writer = net.writer.subgraph() if number else net.writer
@@ -191,7 +183,7 @@ def build(
         if embedder > 1:
             shape = (1, tokens, layers, net.sizes.channels)
             first[_PER_LAYER] = writer.input(shape, name=f"{name}_{_PER_LAYER}")
-        _signature(inner, name, first, rows, layers, context)
+        _signature(inner, name, first, rows, layers, context, ring)
 
 
 def build_embedder(net: LanguageNet, *, layers: int = 0) -> None:
@@ -221,6 +213,7 @@ def _signature(
     x: TensorRef,
     layers: int,
     context: int,
+    ring: int,
 ) -> None:
     """Add a signature; `first` is its token or embedding input, `x` are the embeddings."""
     writer, tokens = net.writer, x.shape[1]
@@ -230,22 +223,28 @@ def _signature(
         "input_pos": writer.input((tokens,), "int32", name=f"{name}_input_pos"),
         "mask": writer.input((1, 1, tokens, context), name=f"{name}_mask"),
     }
-    shapes = {
-        "k": (1, net.sizes.cache_heads, context, net.sizes.depth),
-        "v": (1, net.sizes.cache_heads, net.sizes.depth, context),
-    }
+    if ring:
+        shape = (1, 1, tokens, ring if decodes else ring + tokens)
+        inputs["local_mask"] = writer.input(shape, name=f"{name}_local_mask")
+    places = {0: _places(net, inputs["input_pos"])}
+    if ring:
+        places[ring] = _places(net, inputs["input_pos"], ring)
+    results: dict[str, TensorRef] = {}
+    angles = _angles(net, inputs["input_pos"])
     for layer in range(layers):
+        local = 0 if layer % 2 else ring
+        shapes = {
+            "k": (1, net.sizes.cache_heads, local or context, net.sizes.depth),
+            "v": (1, net.sizes.cache_heads, net.sizes.depth, local or context),
+        }
         for kind, shape in shapes.items():
             key = f"kv_cache_{kind}_{layer}"
             inputs[key] = writer.input(shape, name=f"{name}_{key}")
-    results: dict[str, TensorRef] = {}
-    angles = _angles(net, inputs["input_pos"])
-    places = _places(net, inputs["input_pos"])
-    for layer in range(layers):
         if _PER_LAYER in inputs:
             x = _with_own(net, x, inputs[_PER_LAYER], layer)
         # A prefill needs nothing from its last layer but what that adds to the caches.
-        x = _layer(net, x, inputs, angles, places, layer, results, decodes or layer < layers - 1)
+        whole = decodes or layer < layers - 1
+        x = _layer(net, x, inputs, angles, places[local], layer, results, whole, local)
     if decodes:
         last = net.norm(x, "norm")
         results["logits"] = net.linear(last, net.sizes.words, "lm_head", _STANDARD, _LOGITS)
@@ -289,8 +288,16 @@ def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRe
     return cosines, sines
 
 
-def _places(net: LanguageNet, positions: TensorRef) -> Mapping[str, TensorRef]:
-    """Add the positions at which caches are updated: the first position of the tokens."""
+def _places(net: LanguageNet, positions: TensorRef, ring: int = 0) -> Mapping[str, TensorRef]:
+    """Add the positions at which caches are updated: the first position of the tokens.
+
+    With `ring` and several tokens, the result is the matrix of `_routes` for keys and values.
+    """
+    if ring and positions.shape[0] > 1:
+        return dict.fromkeys("kv", _routes(net, positions, ring))
+    if ring:
+        size = net.numbers([ring], "place/ring")
+        positions = net.op("FLOOR_MOD", [positions, size], (1,), "place/slot", dtype="int32")
     ends = [net.numbers([each], f"place/{each}") for each in (0, 1)]
     first = net.op("SLICE", [positions, *ends], (1,), "place/first", dtype="int32")
     first = net.reshaped(first, (), "place/scalar")
@@ -303,6 +310,48 @@ def _places(net: LanguageNet, positions: TensorRef) -> Mapping[str, TensorRef]:
     }
 
 
+def _routes(net: LanguageNet, positions: TensorRef, ring: int) -> TensorRef:
+    """Add the matrix `[1, 1, tokens, ring]` with 1 where a ring buffer stores a token.
+
+    Tokens whose positions do not follow the first one are padding, and are not stored.
+    """
+    count, name = positions.shape[0], "route"
+    ends = [net.numbers([each], f"{name}/{each}") for each in (0, 1)]
+    first = net.op("SLICE", [positions, *ends], (1,), f"{name}/first", dtype="int32")
+    steps = net.numbers(range(count), f"{name}/steps")
+    wanted = net.op("ADD", [steps, first], (count,), f"{name}/wanted", dtype="int32")
+    valid = net.op("EQUAL", [positions, wanted], (count,), f"{name}/valid", dtype="bool")
+    size = net.numbers([ring], f"{name}/ring")
+    slots = net.op("FLOOR_MOD", [positions, size], (count,), f"{name}/slots", dtype="int32")
+    column = net.reshaped(slots, (count, 1), f"{name}/column")
+    row = net.writer.constant(np.arange(ring, dtype=np.int32)[None], name=f"{name}/row")
+    hits = net.op("EQUAL", [column, row], (count, ring), f"{name}/hits", dtype="bool")
+    factors = [
+        net.op("CAST", [each], each.shape, f"{name}/cast_{number}")
+        for number, each in enumerate((hits, net.reshaped(valid, (count, 1), f"{name}/rows")))
+    ]
+    both = net.op("MUL", factors, (count, ring), f"{name}/both")
+    return net.reshaped(both, (1, 1, count, ring), f"{name}/matrix")
+
+
+def _stored(
+    net: LanguageNet, cache: TensorRef, rows: TensorRef, routes: TensorRef, kind: str, name: str
+) -> TensorRef:
+    """Add the ring buffer of keys (`k`) or values (`v`) that has the rows at `routes`."""
+    ring = routes.shape[-1]
+    operands, sides = {
+        "k": ([routes, rows], {"adj_x": True, "adj_y": False}),
+        "v": ([rows, routes], {"adj_x": False, "adj_y": False}),
+    }[kind]
+    moved = net.op("BATCH_MATMUL", operands, cache.shape, f"{name}/moved", sides)
+    axis = net.numbers([2], f"{name}/axis")
+    used = net.op("SUM", [routes, axis], (1, 1, ring), f"{name}/used")
+    used = net.reshaped(used, (1, 1, ring, 1) if kind == "k" else (1, 1, 1, ring), f"{name}/of")
+    zero = net.writer.constant(0.0, "float32", name=f"{name}/zero")
+    where = net.op("GREATER", [used, zero], used.shape, f"{name}/where", dtype="bool")
+    return net.op("SELECT_V2", [where, moved, cache], cache.shape, f"{name}/cache")
+
+
 def _layer(
     net: LanguageNet,
     x: TensorRef,
@@ -312,8 +361,12 @@ def _layer(
     layer: int,
     results: dict[str, TensorRef],
     whole: bool,
+    ring: int,
 ) -> TensorRef:
-    """Add a layer, and its caches to `results`; unless `whole`, only the cache update."""
+    """Add a layer, and its caches to `results`; unless `whole`, only the cache update.
+
+    `ring` is the number of positions of a layer with local attention, else 0.
+    """
     name, count = f"layers.{layer}", x.shape[1]
     inner = net.norm(x, f"{name}/input_norm")
 
@@ -325,16 +378,23 @@ def _layer(
 
     new = {"k": net.rotated(heads(net.sizes.cache_heads, "k"), angles, f"{name}/k/rope")}
     new["v"] = net.transpose(heads(net.sizes.cache_heads, "v"), (0, 1, 3, 2), f"{name}/v/turned")
+    joins = ring > 0 and count > 1
+    read: dict[str, list[TensorRef]] = {}
     for kind, rows in new.items():
-        key = f"kv_cache_{kind}_{layer}"
+        key, part = f"kv_cache_{kind}_{layer}", f"{name}/{kind}"
+        if joins:
+            read[kind] = [inputs[key], rows]
+            results[key] = _stored(net, inputs[key], rows, places[kind], kind, part)
+            continue
         operands = [inputs[key], rows, places[kind]]
         shape = inputs[key].shape
-        results[key] = net.op("DYNAMIC_UPDATE_SLICE", operands, shape, f"{name}/{kind}/cache")
+        results[key] = net.op("DYNAMIC_UPDATE_SLICE", operands, shape, f"{part}/cache")
+        read[kind] = [results[key]]
     if not whole:
         return x
     query = net.rotated(heads(net.sizes.heads, "q"), angles, f"{name}/q/rope")
-    keys, values = (results[f"kv_cache_{kind}_{layer}"] for kind in "kv")
-    attended = _attended(net, query, keys, values, inputs["mask"], name)
+    mask = inputs["local_mask" if ring else "mask"]
+    attended = _attended(net, query, read["k"], read["v"], mask, name)
     branch = net.linear(attended, net.sizes.channels, f"{name}/o_proj", _BRANCH, _BRANCH)
     x = net.binary("ADD", x, branch, f"{name}/add")
     inner = net.norm(x, f"{name}/mlp_norm")
@@ -350,83 +410,50 @@ def _layer(
 def _attended(
     net: LanguageNet,
     query: TensorRef,
-    keys: TensorRef,
-    values: TensorRef,
+    keys: Sequence[TensorRef],
+    values: Sequence[TensorRef],
     mask: TensorRef,
     name: str,
 ) -> TensorRef:
-    """Add grouped-query attention: queries of heads that share keys are rows of one matrix."""
-    count, context, group = query.shape[2], keys.shape[2], net.sizes.heads // net.sizes.cache_heads
+    """Add grouped-query attention: queries of heads that share keys are rows of one matrix.
+
+    The keys and values are a cache, or a cache and new tokens.
+    """
+    count, columns, group = query.shape[2], mask.shape[3], net.sizes.heads // net.sizes.cache_heads
     rows = (1, net.sizes.cache_heads, group * count)
     scale = net.writer.constant(net.sizes.depth**-0.5, "float32", name=f"{name}/scale")
     query = net.binary("MUL", query, scale, f"{name}/scaled")
     query = net.reshaped(query, (*rows, net.sizes.depth), f"{name}/grouped")
     right = {"adj_x": False, "adj_y": True}
-    scores = net.op("BATCH_MATMUL", [query, keys], (*rows, context), f"{name}/qk", right)
-    shape = (1, 1, group * count, context)
-    masks = net.op("CONCATENATION", [mask] * group, shape, f"{name}/masks", {"axis": 2})
+    parts = [
+        net.op("BATCH_MATMUL", [query, each], (*rows, each.shape[2]), f"{name}/qk_{part}", right)
+        for part, each in enumerate(keys)
+    ]
+    scores = _joined(net, parts, 3, f"{name}/scores")
+    masks = _joined(net, [mask] * group, 2, f"{name}/masks")
     scores = net.binary("ADD", scores, masks, f"{name}/masked")
     chances = net.op("SOFTMAX", [scores], scores.shape, f"{name}/softmax", {"beta": 1.0})
-    found = net.op("BATCH_MATMUL", [chances, values], (*rows, net.sizes.depth), f"{name}/av", right)
+    found, begin = None, 0
+    for part, each in enumerate(values):
+        weights_of, size = chances, each.shape[3]
+        if size < columns:
+            ends = [(0, 0, 0, begin), (*rows, size)]
+            sides = [net.numbers(one, f"{name}/end_{part}_{n}") for n, one in enumerate(ends)]
+            weights_of = net.op("SLICE", [chances, *sides], ends[1], f"{name}/part_{part}")
+        begin += size
+        shape = (*rows, net.sizes.depth)
+        one = net.op("BATCH_MATMUL", [weights_of, each], shape, f"{name}/av_{part}", right)
+        found = one if found is None else net.binary("ADD", found, one, f"{name}/sum")
+    assert found is not None
     found = net.reshaped(found, (1, net.sizes.heads, count, net.sizes.depth), f"{name}/ungrouped")
     found = net.transpose(found, (0, 2, 1, 3), f"{name}/tokens")
     return net.reshaped(found, (1, count, net.sizes.heads * net.sizes.depth), f"{name}/joined")
 
 
-def language_file(
-    model: bytes, context: int, embedder: bytes = b"", per_layer: bytes = b""
-) -> bytes:
-    """Return the .litertlm file of a model of `build`: metadata, tokenizer and models.
-
-    The tokenizer has a token for each byte, tokens for parts of English words, and special tokens.
-    """
-    tokenizer = json.dumps(_tokenizer(), ensure_ascii=False).encode()
-    sections = (
-        Section(_metadata(context), 5, ""),
-        Section(len(tokenizer).to_bytes(8, "little") + zlib.compress(tokenizer), 6, ""),
-        Section(model),
-        *([Section(embedder, model_type="tf_lite_embedder")] if embedder else []),
-        *([Section(per_layer, model_type="tf_lite_per_layer_embedder")] if per_layer else []),
-    )
-    return litertlm(sections)
-
-
-def _metadata(context: int) -> bytes:
-    """Return an LlmMetadata message."""
-    stops = [message((2, message((2, each)))) for each in ("<eos>", "<end_of_turn>\n")]
-    return b"".join(
-        (message((1, message((2, "<bos>")))), *stops, message((5, context), (7, _TEMPLATE)))
-    )
-
-
-def _tokenizer() -> Mapping[str, Any]:
-    """Return the description of a byte pair encoding in the format of Hugging Face's tokenizers."""
-    words = [*_SPECIAL, *_letters()]
-    words += [each.replace(" ", "") for each in _MERGES]
-    options = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": number, "content": word, **flags, "special": True}
-            for number, word in enumerate(_SPECIAL)
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", **options},
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel", **options},
-        "model": {
-            "type": "BPE",
-            "vocab": {word: number for number, word in enumerate(words)},
-            "merges": [*_MERGES],
-        },
-    }
-
-
-def _letters() -> list[str]:
-    """Return the printable character for each byte, as in GPT-2's tokenizer."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(_BYTES, 2 * _BYTES))
-    return [chr(each if each in printable else next(others)) for each in range(_BYTES)]
+def _joined(net: LanguageNet, parts: Sequence[TensorRef], axis: int, name: str) -> TensorRef:
+    """Add CONCATENATION of one value or more along an axis."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = [*parts[0].shape]
+    shape[axis] = sum(each.shape[axis] for each in parts)
+    return net.op("CONCATENATION", parts, shape, name, {"axis": axis})

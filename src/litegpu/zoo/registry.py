@@ -18,6 +18,7 @@ from litegpu.zoo import (
     vit,
     whisper,
 )
+from litegpu.zoo.language_file import language_file
 from litegpu.zoo.layers import Net
 from litegpu.zoo.quantized import QuantizedNet
 from litegpu.zoo.transformer import TransformerNet
@@ -63,7 +64,9 @@ _MODELS = {
     "whisper_tiny_encoder": Model(
         whisper.build, {"batch": 1, "frames": 3000, "layers": 4}, _TRANSFORMERS
     ),
-    "tiny_lm": Model(language.build, {"layers": 2, "context": 512, "embedder": 0}, _LANGUAGE),
+    "tiny_lm": Model(
+        language.build, {"layers": 2, "context": 512, "embedder": 0, "window": 0}, _LANGUAGE
+    ),
 }
 
 # Parameters of every model: they change the weights or how they are stored, not the network.
@@ -109,6 +112,7 @@ _PARAMETERS: Mapping[str, _Number | _Variants] = {
     "layers": _Number(int, 1, 64),
     "context": _Number(int, 32, 32768),
     "embedder": _Number(int, 0, 2),
+    "window": _Number(int, 0, 32768),
     "frames": _Number(int, 2, 30000),
     "seed": _Number(int, 0, 2**32 - 1),
 }
@@ -143,9 +147,10 @@ def load(name: str) -> bytes:
             parameters `weights` and `seed`. `weights` is float32, float16 (with DEQUANTIZE), or
             int8, which also makes activations, inputs and outputs int8. Most models have `batch`
             and `size` (pixels). Some models have `width` (multiplies the channels) or `stride` (of
-            the output). `tiny_lm` has `layers`, `context` (tokens) and `embedder` (1: a separate
-            model for embeddings; 2: also one for the embeddings of each layer). The same name gives
-            the same bytes on every machine.
+            the output). `tiny_lm` has `layers`, `context` (tokens), `embedder` (1: a separate
+            model for embeddings; 2: also one for the embeddings of each layer) and `window` (the
+            tokens that every other layer sees, 0 for all). The same name gives the same bytes on
+            every machine.
 
     Raises:
         OptionsError: Unknown model or parameter, or a value that a parameter cannot have.
@@ -170,7 +175,9 @@ def load_language_model(name: str) -> bytes:
         _build(key, alone, common | layers)
         for layers in ({}, {"layers": values["layers"]})[: int(values["embedder"])]
     ]
-    return language.language_file(_build(key, model, values), int(values["context"]), *embedders)
+    return language_file(
+        _build(key, model, values), int(values["context"]), *embedders, window=int(values["window"])
+    )
 
 
 def _named(name: str) -> tuple[str, Model, Mapping[str, Value]]:
