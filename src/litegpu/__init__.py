@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from litegpu.version import __version__
 
 if TYPE_CHECKING:
+    from litegpu.acceleration import AcceleratedModel, Acceleration, accelerate
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
     from litegpu.backends.opengl.device import share_opengl_context
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from litegpu.tools.check.model_check import ModelCheck, check
 
 __all__ = [
+    "AcceleratedModel",
+    "Acceleration",
     "Advice",
     "Batcher",
     "BindingError",
@@ -123,6 +126,7 @@ __all__ = [
     "TextStream",
     "UnsupportedDeviceError",
     "__version__",
+    "accelerate",
     "check",
     "list_devices",
     "model_token",
@@ -131,6 +135,8 @@ __all__ = [
 ]
 
 _HOMES: Mapping[str, str] = {
+    "AcceleratedModel": "litegpu.acceleration",
+    "Acceleration": "litegpu.acceleration",
     "Advice": "litegpu.delegation.report",
     "Batcher": "litegpu.compiled_model",
     "BindingError": "litegpu.errors",
@@ -189,6 +195,7 @@ _HOMES: Mapping[str, str] = {
     "TensorBuffer": "litegpu.compiled_model",
     "TextStream": "litegpu.language_model",
     "UnsupportedDeviceError": "litegpu.errors",
+    "accelerate": "litegpu.acceleration",
     "check": "litegpu.tools.check.model_check",
     "list_devices": "litegpu.backends",
     "model_token": "litegpu.cache.token",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
-from litegpu.runtime_abi.kernels import RUNTIMES
+from litegpu.runtime_abi.kernels import RUNTIMES, own_interpreter
 
 
 @runtime_checkable
@@ -92,16 +92,19 @@ def interpreter(
         if isinstance(each, ReadsModel):
             each.model = model
     try:
-        result = runtime.Interpreter(
-            model_content=model,
-            experimental_delegates=list(delegates) or None,
-            num_threads=threads,
-            experimental_preserve_all_tensors=keep_tensors,
-            experimental_op_resolver_type=(
-                resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO
-            ),
-            **further,
-        )
+        with own_interpreter():
+            result = runtime.Interpreter(
+                model_content=model,
+                experimental_delegates=list(delegates) or None,
+                num_threads=threads,
+                experimental_preserve_all_tensors=keep_tensors,
+                experimental_op_resolver_type=(
+                    resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+                    if builtin_kernels
+                    else resolvers.AUTO
+                ),
+                **further,
+            )
         if allocate:
             result.allocate_tensors()
     except LitegpuError:

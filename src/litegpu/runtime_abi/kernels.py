@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,25 @@ NO_PARAMETERS = frozenset({"quant_spec"})
 """Options that the runtime's parameter structs lack."""
 
 
+_own = threading.local()
+
+
+@contextmanager
+def own_interpreter() -> Iterator[None]:
+    """Mark interpreters that this thread creates as litegpu's own: `accelerate` leaves them."""
+    before = is_own_interpreter()
+    _own.value = True
+    try:
+        yield
+    finally:
+        _own.value = before
+
+
+def is_own_interpreter() -> bool:
+    """Return whether litegpu itself creates the interpreters of this thread at present."""
+    return getattr(_own, "value", False)
+
+
 def runtime() -> ModuleType | None:
     """Return the runtime that this process has loaded; None in programs not written in Python."""
     return next(filter(None, map(sys.modules.get, RUNTIMES)), None)
@@ -68,11 +89,12 @@ def compute(
         content = _written(node, values)
         if content is None:
             return None
-        interpreter = loaded.Interpreter(
-            model_content=content,
-            num_threads=1,
-            experimental_op_resolver_type=resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-        )
+        with own_interpreter():
+            interpreter = loaded.Interpreter(
+                model_content=content,
+                num_threads=1,
+                experimental_op_resolver_type=resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+            )
         interpreter.allocate_tensors()
         if _bytes_of(interpreter) > most_bytes:
             return None

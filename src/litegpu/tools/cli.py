@@ -37,6 +37,7 @@ TOOLS = {
     "build_delegate": "compile a library that other programs load as a delegate",
     "picture_input": "write a model that takes bytes of an image (RGBA, BGR, NV12)",
     "demo": "classify and segment an image, and draw the result",
+    "exec": "run a Python program whose interpreters use the GPU",
     "completion": "print a script that completes commands in bash, zsh or fish",
 }
 SHORT = {
@@ -137,7 +138,14 @@ def _dispatch(args: Sequence[str]) -> int:
     tool = importlib.import_module(f"litegpu.tools.{name}")
     own = any(flag.name == "graph" for flag in tool.FLAGS)
     rest = _graph_as_model(args[1:]) if "model" in tool.ARGUMENTS and not own else args[1:]
-    status: int = tool.main(_parser(name, tool).parse(rest))
+    parser = _parser(name, tool)
+    if hasattr(tool, "PROGRAM"):
+        flags, program = parser.split(rest)
+        found = parser.parse([*flags, *["program"][: len(program)]])
+        found.program = program
+    else:
+        found = parser.parse(rest)
+    status: int = tool.main(found)
     return status
 
 
@@ -166,6 +174,8 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
     counts |= dict.fromkeys(getattr(tool, "MANY", ()), "+")
     shown = [_FORMS[counts.get(each)].format(each.upper()) for each in tool.ARGUMENTS]
     words = [f"litegpu {name}", *shown, "[--FLAG=VALUE ...]"]
+    if hasattr(tool, "PROGRAM"):
+        words = [words[0], words[-1], *shown, "[ARGS ...]"]
     failed = getattr(tool, "FAILED", "")
     parser = FlagParser(words[0], about, tool.EXAMPLES, usage=" ".join(words), failed=failed)
     for argument, text in tool.ARGUMENTS.items():

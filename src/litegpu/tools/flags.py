@@ -171,6 +171,24 @@ class FlagParser(argparse.ArgumentParser):
         args.given = tuple(dict.fromkeys(name for name in names if name in self._flags))
         return args
 
+    def split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Split `argv` before the first word that is neither a flag nor the value of a flag.
+
+        A word `--` ends the flags, and belongs to neither part.
+        """
+        words = iter(enumerate(argv))
+        for position, word in words:
+            if word == "--":
+                return [*argv[:position]], [*argv[position + 1 :]]
+            if not word.startswith("--") and word != "-h":
+                return [*argv[:position]], [*argv[position:]]
+            flag = self._flags.get(word[2:].replace("-", "_"))
+            following = argv[position + 1 : position + 2]
+            is_bare = flag and (flag.kind is bool or flag.bare)
+            if flag and following and (not is_bare or following[0].lower() in _BOOLS):
+                next(words)  # the value of the flag
+        return [*argv], []
+
     def _resembling(self, name: str) -> str:
         word = name[2:].lower()
         meant = [f"--{known}={word}" for known, each in self._flags.items() if word in each.values]

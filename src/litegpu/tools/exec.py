@@ -1,0 +1,116 @@
+"""`litegpu exec PROGRAM`: runs a Python program whose interpreters use the delegate."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from litegpu.acceleration import AcceleratedModel, accelerate
+from litegpu.errors import OptionsError, closest
+from litegpu.tools.console import note, start_bar
+from litegpu.tools.delegation import DELEGATE_FLAGS, given_options
+
+ARGUMENTS = {"program": "a .py file, -m MODULE, or a command of this environment"}
+PROGRAM = True
+"""All words after the first argument belong to the program."""
+FLAGS = DELEGATE_FLAGS
+EXAMPLES = (
+    "litegpu exec script.py --its-flag",
+    "litegpu exec --precision=fp16 yolo predict model=yolo11n.tflite",
+    "litegpu exec --backend=opencl -m pyopen_wakeword --model=okay_nabu a.wav",
+)
+NOTES = (
+    "The program runs in this process, as if Python had started it. Its TensorFlow Lite "
+    "interpreters use litegpu's delegate, see `litegpu.accelerate`. At the end the tool prints on "
+    "stderr which models ran where. Flags of the delegate come before PROGRAM. The exit status is "
+    "that of the program.",
+)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the program; return its exit status. Raises OptionsError if there is no such program."""
+    program = _Program(args.program)
+    root = logging.getLogger()
+    for handler in root.handlers[:]:  # the program configures its log itself
+        root.removeHandler(handler)
+    with accelerate(**given_options(args), on_progress=start_bar()) as acceleration:
+        try:
+            return program.run()
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                sys.stdout.flush()
+            _print_summary(acceleration.models)
+
+
+class _Program:
+    """A program with its arguments, found before anything is changed."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.name, *self.arguments = words
+        self.is_module = self.name == "-m"
+        if self.is_module and not self.arguments:
+            raise OptionsError("-m needs the name of a module. For example: -m pyopen_wakeword")
+        self.command: EntryPoint | None = None
+        if not self.is_module and not os.path.isfile(self.name):
+            commands = {each.name: each for each in entry_points(group="console_scripts")}
+            if self.name not in commands:
+                close = closest(self.name, list(commands))
+                hint = f" Did you mean '{close}'?" if close else ""
+                raise OptionsError(
+                    f"There is no file '{self.name}', and no command of this name in the Python "
+                    f"environment {sys.prefix}.{hint}"
+                )
+            self.command = commands[self.name]
+
+    def run(self) -> int:
+        """Run the program as the main module; return the exit status."""
+        before = sys.argv, sys.path[:]
+        try:
+            return self._run()
+        except SystemExit as end:
+            if isinstance(end.code, int | None):
+                return end.code or 0
+            note(str(end.code))
+            return 1
+        finally:
+            sys.argv, sys.path[:] = before
+
+    def _run(self) -> int:
+        if self.is_module:
+            sys.argv = self.arguments[:]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(self.arguments[0], run_name="__main__", alter_sys=True)
+        elif self.command is None:
+            sys.argv = [self.name, *self.arguments]
+            sys.path.insert(0, os.path.dirname(os.path.abspath(self.name)))
+            runpy.run_path(self.name, run_name="__main__")
+        else:
+            sys.argv = [self.name, *self.arguments]
+            sys.exit(self.command.load()())
+        return 0
+
+
+def _print_summary(models: Sequence[AcceleratedModel]) -> None:
+    """Print a line for each model, with the number of its interpreters if there are several."""
+    if not models:
+        note(
+            "litegpu: nothing ran on the GPU, because the program created no interpreter that "
+            "litegpu can reach."
+        )
+    for line, count in Counter(map(_line, models)).items():
+        note(f"litegpu: {line}" + f" ({count} interpreters)" * (count > 1))
+
+
+def _line(model: AcceleratedModel) -> str:
+    if model.error:
+        return f"{model.model}: on the CPU. {model.error}"
+    nodes = len(model.report.delegated_nodes) if model.report else 0
+    total = f" of {model.report.total_nodes}" if model.report else ""
+    return f"{model.model}: {nodes}{total} nodes on {model.device}"
