@@ -31,7 +31,7 @@ from litegpu.kernels.portable.attention import AttentionPortable, AttentionTiles
 from litegpu.kernels.portable.conv import ConvPortable, ConvSplit, ConvTiles
 from litegpu.kernels.portable.depthwise import DepthwisePortable
 from litegpu.kernels.portable.matmul import MatmulPortable, MatmulSplit, QuantizedMatmulPortable
-from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable
+from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable, QuantizedConvSplit
 from litegpu.kernels.portable.quantized_transpose_conv import QuantizedTransposePortable
 from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import Target, get
@@ -66,6 +66,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
         QuantizedConvStationary(),
         QuantizedConvTile(),
         QuantizedConvMma(),
+        QuantizedConvSplit(),
         QuantizedConvPortable(),
     ),
     DepthwiseSpec: (DepthwiseMma(), DepthwiseCuda(), DepthwisePortable()),

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import round_up
+from litegpu.codegen import Storage, round_up
 from litegpu.graph import Node, Value
-from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Target, register
+from litegpu.ops.common.nibble_words import HIGH_BITS, NIBBLES, pack_nibbles
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import DividedSums, by_load, divide_sums
 
 BLOCKWISE_PRODUCT = "BLOCKWISE_PRODUCT"
-INPUTS = 8
-"""Number of 4-bit weights per 32-bit word; a block consists of whole words."""
-_HIGH_BITS = 0xF0F0F0F0 - (1 << 32)
-"""A mask for the high 4 bits of each byte of a word."""
+_ROWS = (4, 2, 1)
+"""Possible numbers of rows per work item."""
+_VECTOR = 16
+"""Size of a float4 in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +52,67 @@ class BlockwiseProduct(InternalOp):
         outputs, depth = weights.shape
         request = KernelRequest(
             template="blockwise_product",
-            grid=(dst.channel_blocks, dst.rows, 1),
+            grid=(1, 1, 1),
             output=node.outputs[0],
             reads=dict(zip(("src", "row_scale", "row_zero"), node.inputs, strict=True)),
             constants={
-                "weights": _packed(weights),
+                "weights": pack_nibbles(np.asarray(weights.data)),
                 "scales": _by_channel(weights.blockwise.scales.T),
                 "totals": _by_channel(_totals(weights)),
             },
             variables={
                 "blocks": depth // size,
-                "words": size // INPUTS,
+                "words": size // NIBBLES,
                 "real_blocks": round_up(outputs, 4) // 4,
-                "high_bits": _HIGH_BITS,
+                "high_bits": HIGH_BITS,
             },
             work={Unit.INT8_DOT: 2 * dst.rows * weights.elements},
         )
-        return (request,)
+        fitting = [rows for rows in _ROWS if rows <= dst.rows]
+        sums = _divided_sums(dst, depth // size, fitting, ctx.target)
+        if sums is not None:
+            return (_divided(request, sums, dst, depth // size),)
+        rows, *_ = by_load(
+            fitting, lambda rows: dst.channel_blocks * -(-dst.rows // rows), ctx.target
+        )
+        variables = {**request.variables, "ROWS": rows}
+        grid = (dst.channel_blocks, -(-dst.rows // rows), 1)
+        return (replace(request, grid=grid, variables=variables),)
 
 
-def _packed(weights: Value) -> npt.NDArray[np.int32]:
-    """Pack weights [O, I] into words [I / 8, O]: low nibbles have 4 inputs, high nibbles 4 more."""
-    outputs, depth = weights.shape
-    padded = np.zeros((round_up(outputs, 4), depth // INPUTS, 2, INPUTS // 2), np.uint8)
-    padded[:outputs] = np.asarray(weights.data).astype(np.uint8).reshape(outputs, *padded.shape[1:])
-    low, high = padded[:, :, 0] & 15, padded[:, :, 1] << 4
-    words = np.ascontiguousarray(low | high).view(np.int32)[..., 0]
-    return np.ascontiguousarray(words.T)
+def _divided_sums(
+    dst: Storage, blocks: int, fitting: Sequence[int], target: Target
+) -> DividedSums | None:
+    """Return work groups that divide sums of `blocks` blocks of weights.
+
+    The result is None if the device is busy without them, or if they need too much memory.
+    """
+    if dst.rows * dst.channel_blocks * 4 > target.parallel_items:
+        return None
+    for rows in fitting:
+        sums = divide_sums(-(-dst.rows // rows), rows, dst.channel_blocks, blocks, target)
+        if isinstance(sums, str):
+            continue
+        if _VECTOR * _vectors(sums, blocks) <= target.local_memory_bytes:
+            return sums
+    return None
+
+
+def _vectors(sums: DividedSums, blocks: int) -> int:
+    """Return how many float4 a work group shares: the sum of each block."""
+    return sums.rows * sums.columns * blocks
+
+
+def _divided(request: KernelRequest, sums: DividedSums, dst: Storage, blocks: int) -> KernelRequest:
+    """Return the request for the kernel whose work items divide each sum."""
+    return replace(
+        request,
+        template="blockwise_product_split_k",
+        grid=sums.grid(dst.channel_blocks, -(-dst.rows // sums.rows)),
+        local=(sums.group, 1, 1),
+        variables={**request.variables, **sums.words()},
+        shared=(("float4", "scratch", _vectors(sums, blocks)),),
+    )
 
 
 def _totals(weights: Value) -> npt.NDArray[np.float32]:

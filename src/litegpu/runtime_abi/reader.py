@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -251,11 +252,19 @@ def _read_packed(
     if not _is_shape(shape) or tensor.sparsity or nbytes > tensor.bytes:
         return None
     buffer = (ctypes.c_uint8 * nbytes).from_address(tensor.data or 0)
-    stored = np.frombuffer(memoryview(buffer), dtype=np.int8)
+    stored = np.frombuffer(memoryview(buffer), dtype=np.uint8)
+    elements = _elements_of_bytes(bits)[stored].view(np.int8)
+    return elements[:count].reshape(shape)
+
+
+@functools.cache
+def _elements_of_bytes(bits: int) -> npt.NDArray[Any]:
+    """Map each byte to the integer whose bytes are the sign-extended elements in the byte."""
+    stored = np.arange(256, dtype=np.uint8).view(np.int8)
     # The first element of a byte has the lowest bits; right shifts extend the sign.
     lefts = np.arange(8 - bits, -1, -bits, dtype=np.int8)
     elements = np.left_shift(stored[:, None], lefts) >> np.int8(8 - bits)
-    return elements.reshape(-1)[:count].reshape(shape)
+    return np.ascontiguousarray(elements).view(f"u{8 // bits}")[:, 0]
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from litegpu.ops.base import LowerContext, Target
@@ -18,6 +19,59 @@ def can_share(items: int, target: Target) -> bool:
     """Return whether the device permits a work group of this size with a float4 per item."""
     fits = items * _SHARED_BYTES <= target.local_memory_bytes
     return fits and items <= target.max_work_group_size
+
+
+_COLUMNS = (8, 4, 2)
+"""Channel blocks per work group of divided sums: adjacent items read up to 128 adjacent bytes."""
+_SPLIT_K_ITEMS = (256, 128, 64, 32, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class DividedSums:
+    """Work groups whose items divide each sum: for results too small to keep the device busy.
+
+    A group computes `rows` rows of `columns` channel blocks with `columns * items` work items.
+    """
+
+    rows: int
+    columns: int
+    items: int
+    """Number of work items per sum."""
+
+    @property
+    def group(self) -> int:
+        """Return the work-group size."""
+        return self.items * self.columns
+
+    def grid(self, channel_blocks: int, row_blocks: int) -> tuple[int, int, int]:
+        """Return the work items for a result of channel blocks and blocks of `rows` rows."""
+        return (-(-channel_blocks // self.columns) * self.group, row_blocks, 1)
+
+    def words(self) -> dict[str, int]:
+        """Return the template variables."""
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "ITEMS": self.items}
+
+
+def divide_sums(
+    row_blocks: int,
+    rows: int,
+    channel_blocks: int,
+    steps: int,
+    target: Target,
+    adjacent: bool = True,
+) -> DividedSums | str:
+    """Return work groups that divide sums of `steps` loop steps, or why the device permits none.
+
+    `adjacent`: whether the operands of adjacent channel blocks have adjacent addresses.
+    """
+    columns, groups = 1, row_blocks * channel_blocks
+    if adjacent:
+        wide = (each for each in _COLUMNS if groups >= each * target.compute_units)
+        columns = next(wide, 1)
+    for items in _SPLIT_K_ITEMS:
+        if 2 * items <= steps and can_share(items * columns * rows, target):
+            return DividedSums(rows, columns, items)
+    return "the sums are too short, or the device permits too few work items"
 
 
 _WARP = 32

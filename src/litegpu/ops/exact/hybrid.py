@@ -14,13 +14,10 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, PACKED_TYPES, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import Exact, NewValue, as_float32, constant_list
-from litegpu.ops.blockwise_product import (
-    BLOCKWISE_PRODUCT,
-    INPUTS,
-    BlockwiseProductAttributes,
-)
+from litegpu.ops.blockwise_product import BLOCKWISE_PRODUCT, BlockwiseProductAttributes
 from litegpu.ops.common import checks
 from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.nibble_words import NIBBLES
 from litegpu.ops.common.types import check_variable
 from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import POINT, window_of
@@ -251,9 +248,9 @@ def _check_blocks(weights: Value) -> str:
             "with a scale for each block; the CPU multiplies INT4 of at least [4, 32] that way."
         )
     size = weights.blockwise.size
-    if size % INPUTS or size > _MOST_IN_BLOCK:
+    if size % NIBBLES or size > _MOST_IN_BLOCK:
         return (
-            f"The blocks have {size} weights; multiples of {INPUTS} up to {_MOST_IN_BLOCK} are "
+            f"The blocks have {size} weights; multiples of {NIBBLES} up to {_MOST_IN_BLOCK} are "
             "supported."
         )
     return ""

@@ -12,15 +12,11 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.matmul_spec import MatmulSpec
 from litegpu.ops.common.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.common.units import Unit
-from litegpu.ops.common.work_groups import can_share
+from litegpu.ops.common.work_groups import DividedSums, divide_sums
 from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 
 _MOST_ROWS = 4
 """Maximum rows per work item, which needs four float4 registers per row."""
-_COLUMNS = (8, 4, 2)
-"""Channel blocks per work group: adjacent items read up to 128 bytes of a row of the right matrix.
-"""
-_SPLIT_K_ITEMS = (256, 128, 64, 32, 16)
 
 
 class MatmulSplit(Implementation):
@@ -36,48 +32,30 @@ class MatmulSplit(Implementation):
         if spec.dst.rows * spec.dst.channel_blocks * 4 > target.parallel_items:
             return Rejected("the result has enough elements to keep the device busy")
         rows = min(spec.rows, _MOST_ROWS)
-        groups = spec.products * -(-spec.rows // rows) * spec.dst.channel_blocks
-        columns = 1
-        if not spec.transposed[1]:
-            wide = (each for each in _COLUMNS if groups >= each * target.compute_units)
-            columns = next(wide, 1)
-        terms = -(-spec.depth // 4)
-        fitting = (
-            items
-            for items in _SPLIT_K_ITEMS
-            if 2 * items <= terms and can_share(items * columns * rows, target)
-        )
-        items = next(fitting, 0)
-        if not items:
-            return Rejected("the sums are too short, or the device permits too few work items")
-        return _SplitKPlan(spec, rows, columns, items)
+        blocks = spec.products * -(-spec.rows // rows)
+        ends = (spec.dst.channel_blocks, -(-spec.depth // 4), target, not spec.transposed[1])
+        found = divide_sums(blocks, rows, *ends)
+        return Rejected(found) if isinstance(found, str) else _SplitKPlan(spec, found)
 
 
 @dataclass(frozen=True, slots=True)
 class _SplitKPlan(Plan):
-    """The plan of divided sums: rows and channel blocks per work group, work items per sum."""
+    """The plan of divided sums."""
 
     spec: MatmulSpec
-    rows: int
-    columns: int
-    items: int
+    sums: DividedSums
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        spec, group = self.spec, self.items * self.columns
-        blocks = -(-spec.rows // self.rows)
+        spec, sums = self.spec, self.sums
+        blocks = -(-spec.rows // sums.rows)
         return KernelRequest(
             template="batch_matmul_split_k",
-            grid=(-(-spec.dst.channel_blocks // self.columns) * group, blocks * spec.products, 1),
-            local=(group, 1, 1),
+            grid=sums.grid(spec.dst.channel_blocks, blocks * spec.products),
+            local=(sums.group, 1, 1),
             output=node.outputs[0],
             reads={"left": node.inputs[0], "right": node.inputs[1]},
-            variables={
-                "ROWS": self.rows,
-                "COLUMNS": self.columns,
-                "ITEMS": self.items,
-                **spec.words(blocks),
-            },
-            shared=(("float4", "scratch", self.rows * group),),
+            variables={**sums.words(), **spec.words(blocks)},
+            shared=(("float4", "scratch", sums.rows * sums.group),),
             work={Unit.FP32: spec.flops},
         )
 
