@@ -2,17 +2,17 @@
 
 Every architecture (architectures.py, picture_architectures.py, sequence_architectures.py,
 keras_architectures.py) has random weights and few, small layers, so that it has the operations of
-its kind and converts in seconds. Those of Keras are converted in float, with dynamic ranges, and
-quantized as int8 and as int16 with int8 weights. Each is converted and tried in processes of its
-own: one that ends its process becomes a row with the reason.
+its kind and converts in seconds. Keras models are converted in float, with dynamic ranges, and
+quantized as int8 and as int16 with int8 weights. Each architecture is converted and tested in
+separate processes: if a process crashes, the row has the reason.
 
 The table has, for each architecture, how many of its nodes run on the GPU and in how many
 partitions and kernels, the relative L2 error against the CPU's built-in kernels at fp32 and at fp16
 (integers: the share of elements that differ), the seconds that the creation at fp32 takes, and why
-nodes stay on the CPU. All nodes that can be are delegated, whether that pays off or not. A page
-that exists keeps the rows of architectures that a run does not try; the last column is the commit
-at which a row was measured. A creation takes longer if the machine does other work, as it did for
-most rows of docs/converted_models.md.
+nodes stay on the CPU. All supported nodes are delegated, even if that does not save time. A run
+replaces only the rows of the architectures that it tests; the last column is the commit at which a
+row was measured. A creation takes longer if the machine does other work, as it did for most rows of
+docs/converted_models.md.
 
 Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
 

@@ -60,7 +60,7 @@ def interpreter(content: bytes, left_out: tuple[str, ...], **options: Any) -> tu
             remaining = tuple(run for run in passes if run.__name__ not in left_out)
             patched.enter_context(mock.patch.object(partition, group, remaining))
         # A model that runs already would lend its executable, made with other passes.
-        alone = mock.patch.object(partitions, "shared_or_else", lambda *start: start[-1](bytes))
+        alone = mock.patch.object(partitions, "shared_or_new", lambda *start: start[-1](bytes))
         patched.enter_context(alone)
         delegate = GpuDelegate(cache=False, **options)
         found = runtime.interpreter(content, delegate)

@@ -49,7 +49,7 @@ class Way:
             for name, value in _replaced(left_out):
                 patched.enter_context(mock.patch(name, value))
             # A model that runs already would lend its executable, made with other kernels.
-            alone = mock.patch.object(partitions, "shared_or_else", lambda *start: start[-1](bytes))
+            alone = mock.patch.object(partitions, "shared_or_new", lambda *start: start[-1](bytes))
             patched.enter_context(alone)
             self._delegate = GpuDelegate(backend="cuda", cache=False, quick_start=False, **options)
             self._interpreter = runtime.interpreter(content, self._delegate)

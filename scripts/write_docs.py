@@ -80,9 +80,9 @@ and, if not, why, with the attribute or tensor and its value.
 
 These rules hold for all operations:
 
-- **Versions**: these are all that the current LiteRT has, which the tests check; a node of a higher
-  version stays on the CPU. Versions that only quantization needs, up to *quantized*, are accepted
-  with `ENABLE_QUANT` in `experimental_flags` (the default). Most versions stand for an element
+- **Versions**: all versions that the current LiteRT supports (the tests check that); a node of a
+  higher version stays on the CPU. Versions that only quantization needs, up to *quantized*, are
+  accepted with `ENABLE_QUANT` in `experimental_flags` (the default). Most versions added an element
   type, which is accepted if it is in the next column.
 - **Ranks**: computed tensors have 0 to {MAX_RANK} dimensions of any size from 1 on, including the
   batch, unless the operation requires another rank (images of convolutions, pools and resizes have
@@ -90,29 +90,29 @@ These rules hold for all operations:
 - **Types**: the types of the computed inputs, in order (the last entry holds for all further
   inputs), then those of the outputs. *any* is float32, int32, int64 and bool; *moved* is these and
   float16, int8, uint8, int16, uint16, uint32, uint64 and float64, of which the CPU's kernel may
-  take fewer; *same* is the type of the input; inputs of one rule have the same type. Integers are
-  computed as integers ([decision 4](decisions/0004-element-types.md)). Constants may be float16.
-  SHAPE, RANK, FILL, RANGE and operations on constants are computed in advance and never split a
-  graph.
+  support fewer; *same* is the type of the input; inputs of one rule have the same type. Integers
+  are computed as integers ([decision 4](decisions/0004-element-types.md)). Constants may be
+  float16. SHAPE, RANK, FILL, RANGE and operations on constants are computed in advance and never
+  split a graph.
 - **Attributes**: the supported values; a node with another value stays on the CPU.
 - **Quantized**: *exact* operations compute int8, uint8 and int16 tensors with a scale in integers,
   equal to the CPU's built-in kernels in every bit ([numerics](numerics.md#quantized-tensors)). With
   `quantized="float"` all operations that accept float32 compute them as real numbers.
 - **Precision**: every operation runs at fp32 and fp16. fp32 is IEEE float32 throughout, within 1e-5
   of the CPU's built-in kernels (relative L2). At fp16, large values and weights are stored as half
-  and sums are float32: within 1e-2. Moves of elements, bools and indices are exact in both.
+  and sums are float32: within 1e-2. Moved elements, bools and indices are exact at both.
 - **Backends**: every operation runs on CUDA, OpenCL, WebGPU and OpenGL, from one set of kernel
   templates. CUDA has its own faster kernels for some operations ([backends](backends.md)).
 - **Unspecified behavior**: where TensorFlow Lite's documentation leaves something open, litegpu
   behaves like the runtime's built-in CPU kernels, including special values. The tests run the same
-  cases on both.
+  cases on the GPU and the CPU.
 
 {_table(("operation", "versions", "types", "attributes", "quantized", "supported"), rows)}
 ## Element types of the runtime
 
 The table lists the types of inputs and outputs that the runtime's kernels accept.
 `tests/support/op_types.py` found these types by running a model of one node for each combination.
-*scaled* integers represent real numbers. The tests repeat some of the runs. The table omits
+*scaled* integers represent real numbers. The tests check some of these types again. The table omits
 operations that need particular inputs, such as positions, or that consist of several nodes.
 
 {_table(("operation", "on the GPU", "on the CPU, with the reason"), _runtime_types())}

@@ -251,7 +251,7 @@ class TensorBuffer:
             user.forget_buffer(id(self))
         self._users.clear()
 
-    def when_gone(self, user: BufferUser) -> None:
+    def notify_on_release(self, user: BufferUser) -> None:
         """Notify `user` when the buffer is released; the buffer references `user` weakly."""
         self._users.add(user)
 

@@ -19,7 +19,7 @@ from small_models import chain
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """Forget what was found out about this CPU, before and after a test."""
-    caches = (host_cpu.other_rounding, exactness._tell_once)
+    caches = (host_cpu.other_rounding, exactness._log_once)
     for each in caches:
         each.cache_clear()
     yield

@@ -65,7 +65,7 @@ def test_contractions_have_their_weights_by_outputs(nodes: list[tuple[Graph, Nod
 
 @pytest.mark.parametrize(
     ("trait", "method"),
-    [(Trait.HOLDS_INPUTS, "input_storages"), (Trait.LIES_IN_INPUT, "result_storage")],
+    [(Trait.HOLDS_INPUTS, "input_storages"), (Trait.VIEWS_INPUT, "result_storage")],
     ids=["holds_inputs", "lies_in_input"],
 )
 def test_what_takes_no_kernel_tells_where_it_lies(trait: Trait, method: str) -> None:

@@ -14,7 +14,7 @@ from litegpu.tools import stats
 from litegpu.tools.benchmark_model import memory
 from litegpu.tools.benchmark_model.inputs import Layer, Stream, input_values, parse_layers
 from litegpu.tools.benchmark_model.op_tables import Block, Row, block_text
-from litegpu.tools.benchmark_model.plan import delegate_nodes, say_what_runs_where
+from litegpu.tools.benchmark_model.plan import delegate_nodes, print_placement
 from litegpu.tools.registrar import Applied, Delegates
 from litegpu.tools.stats import Pace, Stats, timed_runs
 
@@ -319,7 +319,7 @@ def test_what_another_delegate_runs(
     nodes: tuple[Any, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph = Graph(*OPS, *nodes)
-    say_what_runs_where(OTHERS, delegate_nodes(graph), graph, must_be_whole=False)
+    print_placement(OTHERS, delegate_nodes(graph), graph, must_be_whole=False)
     text = capsys.readouterr().out
     assert "EXTERNAL delegate" in text
     assert text.endswith(f"{line}\n")

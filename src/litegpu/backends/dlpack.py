@@ -101,10 +101,10 @@ _RENAME = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
 )
 # A destructor receives a capsule that is being deleted: it must not create a reference to it.
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_GOING_IS_VALID = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+_DELETED_IS_VALID = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", _api)
 )
-_GOING_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+_DELETED_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", _api)
 )
 
@@ -249,8 +249,8 @@ def _drop_unused(
     capsule: int,
     loans: dict[int, _Loan] = _loans,
     name: bytes = _PLAIN,
-    is_valid: Any = _GOING_IS_VALID,
-    pointer: Any = _GOING_POINTER,
+    is_valid: Any = _DELETED_IS_VALID,
+    pointer: Any = _DELETED_POINTER,
 ) -> None:
     """Release the array of a deleted capsule, if no library has used the capsule."""
     if is_valid(capsule, name):

@@ -10,7 +10,7 @@ from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
 from litegpu.cache.fingerprint import Fingerprint, device_facts, graph_facts, host_facts
 from litegpu.cache.improving import improve, wait_for
-from litegpu.cache.sharing import shared_or_else
+from litegpu.cache.sharing import shared_or_new
 from litegpu.cache.source import source_digest
 from litegpu.cache.store import ArtifactStore, CacheFolder
 from litegpu.engine.compiled import CompiledPartition, constant_outputs
@@ -69,7 +69,7 @@ def find_or_compile(
             improve(compiled.executable, wanted.device, kernels, keep)
         return compiled
 
-    found = shared_or_else(name, wanted.device, wanted.graph, load_or_compile)
+    found = shared_or_new(name, wanted.device, wanted.graph, load_or_compile)
     if not wanted.fast_compile:
         wait_for(found.executable)  # shared with a partition that permits fast compilation
     return found

@@ -44,7 +44,7 @@ _starts: weakref.WeakValueDictionary[tuple[int, bytes], _Start] = weakref.WeakVa
 _lock = threading.Lock()
 
 
-def shared_or_else(
+def shared_or_new(
     name: Fingerprint,
     device: Device,
     graph: Graph,

@@ -39,7 +39,7 @@ class CachedRuns(Generic[_Run]):
         """Add a run, which must not reference its buffers; buffers reference this cache weakly."""
         self._runs[key] = run
         for buffer in buffers:
-            buffer.when_gone(self)
+            buffer.notify_on_release(self)
         if len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)
 

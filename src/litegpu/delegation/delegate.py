@@ -51,7 +51,7 @@ elif TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _log = logging.getLogger("litegpu")
-_IMPORTED_AHEAD = (
+_EARLY_IMPORTS = (
     *("delegation.called_shapes", "delegation.exactness_notes", "delegation.partition_kernel"),
     *("delegation.partitioner", "runtime_abi.cpu_nodes", "runtime_abi.reader"),
     *("runtime_abi.subgraphs", "ops.conv_2d", "ops.elementwise", "ops.reshape", "ops.softmax"),
@@ -102,7 +102,7 @@ class GpuDelegate:
         wanted = (self.options.resolved_backend(), self.options.device)
         if backends.start_ahead(*wanted):
             # The driver takes longer than these imports, which are needed when a graph is met.
-            for name in _IMPORTED_AHEAD:
+            for name in _EARLY_IMPORTS:
                 import_module(f"litegpu.{name}")
         try:
             self._device = backends.select(*wanted)

@@ -20,10 +20,10 @@ def exactness_notes(graph: Graph, choice: PartitionChoice) -> list[str]:
     exact = any(node.index in delegated and is_quantized(graph, node) for node in graph.nodes)
     if not reason or not exact:
         return []
-    _tell_once(reason)
+    _log_once(reason)
     return [reason]
 
 
 @cache
-def _tell_once(text: str) -> None:
+def _log_once(text: str) -> None:
     _log.warning("%s", text)

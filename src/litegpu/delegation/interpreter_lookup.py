@@ -24,7 +24,7 @@ def kernels_of(
     """
     _check_uses(interpreter, delegate, call)
     kernels, places = [kernel for kernel in kernels if kernel.home], _places(interpreter)
-    homes = {kernel.home for kernel in kernels if _lie_there(kernel.home, places)}
+    homes = {kernel.home for kernel in kernels if _tensors_match(kernel.home, places)}
     if len(homes) > 1:
         raise InterpreterError(
             f"{len(homes)} interpreters use this delegate, and none of them has allocated its "
@@ -68,7 +68,7 @@ def _places(interpreter: Any) -> Mapping[int, int]:
     return found
 
 
-def _lie_there(context: int, places: Mapping[int, int]) -> bool:
+def _tensors_match(context: int, places: Mapping[int, int]) -> bool:
     struct = structs.TfLiteContext.from_address(context)
     tensors, count = struct.tensors or 0, struct.tensors_size
     return all(

@@ -60,7 +60,7 @@ class Selection:
             if node.index not in support.reasons and runs_in_batches(graph, node)
         }
         """The loops whose number of iterations depends on data: each is a separate partition."""
-        self.preview = _apart(preview, self.batched)
+        self.preview = _separated(preview, self.batched)
         able = {node.index for node in graph.nodes} - set(support.reasons)
         nodes = range(options.first_delegate_node_index, options.last_delegate_node_index + 1)
         self.supported = {index for index in able if index in nodes}
@@ -114,7 +114,7 @@ class Selection:
         )
 
 
-def _apart(preview: Preview, alone: Collection[int]) -> Preview:
+def _separated(preview: Preview, alone: Collection[int]) -> Preview:
     """Return a preview in which each node of `alone` is a separate partition."""
     if not alone:
         return preview

@@ -235,7 +235,7 @@ def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
     graph, storages = layout.graph, layout.storages
     for node in graph.nodes:
         output = node.outputs[0]
-        if output in graph.outputs or not has(node, Trait.LIES_IN_INPUT):
+        if output in graph.outputs or not has(node, Trait.VIEWS_INPUT):
             continue
         storage, source = storages[output], graph.values[node.inputs[0]]
         view = get(node.op).result_storage(node, storages[source.id], storage.shape)

@@ -34,7 +34,7 @@ class Selected:
     def selections(self, node: Node) -> tuple[Selection, ...]:
         """Return the selected implementation for each spec of a node, and the rejected ones."""
         output = node.outputs[0]
-        if self.before and output not in self._selections and self._lies_as_before(node):
+        if self.before and output not in self._selections and self._same_storages(node):
             self._selections[output] = self.before.selections(node)
         if output not in self._selections:
             specs = get(node.op).specs(node, self)
@@ -75,7 +75,7 @@ class Selected:
             storages[v] = replace(storages[v], dtype=DType.FLOAT32)
         return Selected(replace(self.layout, storages=storages), self.target, self)
 
-    def _lies_as_before(self, node: Node) -> bool:
+    def _same_storages(self, node: Node) -> bool:
         if self.before is None:
             return False
         now, then = self.layout.storages, self.before.layout.storages

@@ -37,7 +37,7 @@ def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats:
     given = {*graph.inputs} if repeats else set[int]()
     updated: set[int] = set()
     for position, node in enumerate(graph.nodes):
-        if not has(node, Trait.UPDATES_INPUT) or not _may_lie_there(graph, storages, node):
+        if not has(node, Trait.UPDATES_INPUT) or not _may_share_storage(graph, storages, node):
             continue
         base, result = storages[node.inputs[0]].base, node.outputs[0]
         if base in results or last[base] > position:
@@ -55,7 +55,7 @@ def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats:
             results.add(base)
 
 
-def _may_lie_there(graph: Graph, storages: Mapping[int, Storage], node: Node) -> bool:
+def _may_share_storage(graph: Graph, storages: Mapping[int, Storage], node: Node) -> bool:
     """Whether the result would have the input's storage, and the node reads the input only once."""
     source, *others = node.inputs
     stored, result = storages[source], storages[node.outputs[0]]

@@ -107,7 +107,7 @@ class Worker:
     def _wait(self, call: _Call[Any]) -> bool:
         """Wait briefly for a call; return whether to continue waiting. Raises TimeoutError."""
         call.wait()
-        if call.given_up():
+        if call.abandon_if_expired():
             self.stop()  # takes effect after the call that may hang
             raise TimeoutError(f"no answer from {self._thread.name}")
         return not call.over and self._answers()
@@ -226,7 +226,7 @@ class _Call(Generic[_Result]):
         left = self._until - time.monotonic() if self._until is not None else 0.0
         self._done.acquire(timeout=min(left, _LOOK_SECONDS) if left > 0 else _LOOK_SECONDS)
 
-    def given_up(self) -> bool:
+    def abandon_if_expired(self) -> bool:
         """Abandon the call if its timeout has passed and the call has not committed its results."""
         if self.over or self._until is None or time.monotonic() < self._until:
             return False

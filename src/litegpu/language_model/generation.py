@@ -126,7 +126,7 @@ class TextStream(Iterator[str]):
             self._texts.append(part)
             return part
 
-    def when_over(self, work: Callable[[], None]) -> None:
+    def call_at_end(self, work: Callable[[], None]) -> None:
         """Call `work` once, when the answer has ended or the stream is closed."""
         self._at_end = work
 

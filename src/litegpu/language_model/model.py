@@ -174,7 +174,7 @@ class LanguageModel:
         except BaseException:
             session.close()
             raise
-        stream.when_over(session.close)
+        stream.call_at_end(session.close)
         return stream
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[str]:

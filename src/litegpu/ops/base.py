@@ -285,7 +285,7 @@ class Op(OpFacts, ABC):
     def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
         """Return the storage of a result within the first input, so that no kernel is needed.
 
-        The result is None if the node needs a kernel: see Trait.LIES_IN_INPUT.
+        The result is None if the node needs a kernel: see Trait.VIEWS_INPUT.
         """
         return None
 

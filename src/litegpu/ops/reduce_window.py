@@ -29,7 +29,7 @@ _FUNCTIONS = {
 }
 """The reduction, and the function that adds the initial value, by number in the file format."""
 _ALL, _ANY = ("REDUCE_ALL", "LOGICAL_AND"), ("REDUCE_ANY", "LOGICAL_OR")
-_OF_TRUTHS = {1: _ANY, 2: _ALL, 3: _ALL, 4: _ANY, 5: _ALL, 6: _ANY}
+_BOOL_REDUCTIONS = {1: _ANY, 2: _ALL, 3: _ALL, 4: _ANY, 5: _ALL, 6: _ANY}
 """The reduction and the function for bools, by number in the file format."""
 _OF_BODIES = {
     **{"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4},
@@ -190,7 +190,7 @@ def _result_shape(shape: Shape, window: Shape, strides: Shape, dilations: Shape)
 
 
 def _functions(source: Value) -> Mapping[int, tuple[str, str]]:
-    return _OF_TRUTHS if source.dtype is DType.BOOL else _FUNCTIONS
+    return _BOOL_REDUCTIONS if source.dtype is DType.BOOL else _FUNCTIONS
 
 
 def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:

@@ -67,7 +67,7 @@ class StridedSlice(Op):
 
     name = STRIDED_SLICE
     max_version = 8
-    traits = Trait.CONVEX | Trait.RESIZES | Trait.LIES_IN_INPUT
+    traits = Trait.CONVEX | Trait.RESIZES | Trait.VIEWS_INPUT
     shape_operands = (1, 2, 3)
     takes = (COPIED, INTEGERS)
     gives = None

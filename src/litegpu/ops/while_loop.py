@@ -128,7 +128,7 @@ class PassesUnknownError(NotInlinedError):
     """Raised if the number of iterations of a loop depends on data."""
 
 
-_NO_SENSE = (
+_OPERAND_ERRORS = (
     NotInlinedError,
     ArithmeticError,
     LookupError,
@@ -193,7 +193,7 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     quantized = not conditions and any(
         has_scale(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
-    if conditions and (handed := _handed_on(bodies[0])):
+    if conditions and (handed := _shared_carry(bodies[0])):
         return "The body returns input {} as result {}, which the CPU may overwrite before.".format(
             *handed
         )
@@ -218,7 +218,7 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     return ""
 
 
-def _handed_on(body: Graph) -> tuple[int, int] | None:
+def _shared_carry(body: Graph) -> tuple[int, int] | None:
     """Return the positions of an input and a later output of a loop's body that share a value.
 
     The result is None if no input and later output share a value. Unless a shape in the body is
@@ -556,10 +556,10 @@ def runs_in_batches(graph: Graph, node: Node) -> bool:
     except PassesUnknownError:
         try:
             batch_of(graph, node, 1)
-        except _NO_SENSE:
+        except _OPERAND_ERRORS:
             return False
         return True
-    except _NO_SENSE:
+    except _OPERAND_ERRORS:
         pass
     return False
 
@@ -616,7 +616,7 @@ def _unrolled(graph: Graph, node: Node) -> Inlined | None:
     try:
         if not _check_graphs(graph, node):
             return _unroll(graph, node, iter(graph.fresh_ids()))
-    except _NO_SENSE:
+    except _OPERAND_ERRORS:
         pass  # what operands make no sense, its check tells
     return None
 

@@ -18,7 +18,7 @@ from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
-_VIEWS = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
+_VIEWS = (Trait.HOLDS_INPUTS, Trait.VIEWS_INPUT)
 _WIDTH = 8
 """The number of channels of the first input must be a multiple of this, so that the second input
 starts aligned.

@@ -100,13 +100,13 @@ def _stay() -> None:
 
 
 _NOBODY = Gone(partial(InterpreterError, "delegate is not initialized"))
-_AT_THE_END = _Ended(
+_AT_EXIT = _Ended(
     partial(
         InterpreterError,
         "Python is exiting, and has released the GPU. Invoke interpreters before the exit.",
     )
 )
-_IN_A_CHILD = Gone(
+_AFTER_FORK = Gone(
     partial(
         ForkedProcessError,
         "This interpreter was created before the process was forked, and a GPU cannot be used "
@@ -313,14 +313,14 @@ def close_at_exit(api: str) -> None:
 def _close_all() -> None:
     for slot in list(_occupied.values()):
         try:
-            slot.retire(_AT_THE_END, _EXIT_SECONDS)
+            slot.retire(_AT_EXIT, _EXIT_SECONDS)
         except Exception as error:
             warn("A partition could not be released cleanly: %s", error)
 
 
 def _abandon_all() -> None:
     for slot in list(_occupied.values()):
-        slot.abandon(_IN_A_CHILD)
+        slot.abandon(_AFTER_FORK)
 
 
 if hasattr(os, "register_at_fork"):

@@ -140,7 +140,7 @@ def main(args: argparse.Namespace) -> int:
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     models = [] if args.warm is None else [*map(find_model, args.warm.split(","))]
     warmed = _warm_all(models, folder, each)
-    found = [_look_into(path, args.verify, trusted) for path in (folder, *others)]
+    found = [_read_folder(path, args.verify, trusted) for path in (folder, *others)]
     if prints_json(args):
         own, *shown = [one.to_dict() for one in found]
         removed_paths = [str(entry.path) for entry in removed]
@@ -160,7 +160,7 @@ def _combinations(options: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**options, **dict(zip(names, chosen, strict=True))} for chosen in values]
 
 
-def _look_into(folder: Path, whole: bool, trusted: bool) -> _Contents:
+def _read_folder(folder: Path, whole: bool, trusted: bool) -> _Contents:
     """Return the contents of a folder, the most recently used file first."""
     seen = [_look(entry, whole, trusted) for entry in reversed(entries(folder))]
     return _Contents(folder, _refused(folder, trusted), seen, kernels(folder))

@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
         *map(_elsewhere, _ELSEWHERE),
         _external(),
     ]
-    found = _look_at(model, gpu, refusal) if model else None
+    found = _inspect_model(model, gpu, refusal) if model else None
     if not prints_json(args):
         _print_tables(entries, found)
     shown = {"delegates": entries, "model": found}
@@ -123,7 +123,7 @@ def _plain(item: Any) -> Any:
     return item and dataclasses.asdict(item)
 
 
-def _look_at(model: FoundModel, gpu: GpuDelegate | None, refusal: str) -> Seen:
+def _inspect_model(model: FoundModel, gpu: GpuDelegate | None, refusal: str) -> Seen:
     note(f"model: {model.source}")
     advice = recommend(model.content, gpu, refusal)
     return Seen(model.source, kinds.kind_of(model.content), advice)

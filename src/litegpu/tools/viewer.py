@@ -183,19 +183,19 @@ class Viewer:
 
     def _scaling(self, position: int) -> tuple[Scale, Scale]:
         """Return mean and standard deviation of pixels, from flags, model file, or default."""
-        if not self._scaling_is_given():
+        if not self._has_scaling_flags():
             known = self._facts.scaling(position) if self._facts else None
             if known:
                 return known
         return self._args.input_mean, self._args.input_std
 
-    def _scaling_is_given(self) -> bool:
+    def _has_scaling_flags(self) -> bool:
         return bool({"input_mean", "input_std"} & set(self._args.given))
 
     def _scaling_is_known(self, position: int) -> bool:
         floats = np.dtype(self._details[position]["dtype"]).kind == "f"
         known = self._facts is not None and self._facts.scaling(position) is not None
-        return not floats or known or self._scaling_is_given()
+        return not floats or known or self._has_scaling_flags()
 
 
 _SCALING = (

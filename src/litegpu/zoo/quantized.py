@@ -25,7 +25,7 @@ _IMAGE = (-1.0, 1.0)
 _PROBABILITY = Quantization((1 / 256,), (_LOWEST,))
 """The output quantization of SOFTMAX and LOGISTIC, which the CPU's kernels require."""
 _OF_PROBABILITIES = frozenset({"LOGISTIC", "SOFTMAX"})
-_OF_THEIR_INPUT = frozenset(
+_SAME_QUANTIZATION = frozenset(
     {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "PAD", "RESHAPE", "RESIZE_BILINEAR"}
 )
 """Operations whose results have the same quantization as the first input."""
@@ -56,7 +56,7 @@ class QuantizedNet(Net):
     ) -> Quantization | None:
         if builtin in _OF_PROBABILITIES:
             return _PROBABILITY
-        if builtin in _OF_THEIR_INPUT:
+        if builtin in _SAME_QUANTIZATION:
             return x.quantization
         return _quantization(*_range(moments, options.get("fused_activation_function")))
 

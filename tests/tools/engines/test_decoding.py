@@ -124,7 +124,7 @@ def test_threads_go_on_where_processes_would_not_pay(
 
     monkeypatch.setattr(decoding, "SharedBatches", fail)
     monkeypatch.setattr(decoding, "_TRIAL", 8)
-    monkeypatch.setattr(decoding, "_HELD_UP", held_up)
+    monkeypatch.setattr(decoding, "_BLOCKED_RATIO", held_up)
     monkeypatch.setattr(decoding, "default_threads", lambda: 4)
     assert {value for _, value, _ in run(job(prepare), 60, settings)} == {os.getpid()}
 

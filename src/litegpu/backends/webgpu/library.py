@@ -215,7 +215,7 @@ class Reader:
         calls = self._calls
         if timeout is None:
             calls.wait(self._device)
-            self._until_noted()
+            self._wait_for_status()
         else:
             self._wait_within(timeout)
         if self._statuses[0] != calls.lib.WGPUMapAsyncStatus_Success:
@@ -223,7 +223,7 @@ class Reader:
         address = calls.lib.wgpuBufferGetConstMappedRange(self._buffer._internal, 0, self._nbytes)
         return int(calls.ffi.cast("uintptr_t", address))
 
-    def _until_noted(self) -> None:
+    def _wait_for_status(self) -> None:
         """Wait until another thread, which is waiting for the device, has recorded the status."""
         until = time.monotonic() + _PATIENCE
         while not self._statuses:

@@ -29,7 +29,7 @@ class Trait(enum.Flag):
     """The op needs no kernel if its inputs can be stored within its result, unless it has an
     epilogue.
     """
-    LIES_IN_INPUT = enum.auto()
+    VIEWS_INPUT = enum.auto()
     """The op needs no kernel if its result can be a view of its input."""
     UPDATES_INPUT = enum.auto()
     """The op replaces a part of its first input: if input and result share memory, the kernel

@@ -31,13 +31,13 @@ class ExactDepthwise(ExactProducts):
             numbers.zero_point(image),
             weight_zero(weights) if image.dtype is DType.UINT8 else 0,  # as the CPU, which drops it
         )
-        away = away_by_channel(image.dtype, outputs)
+        away = round_half_away(image.dtype, outputs)
         return sums_of_products(
             graph, node, new_value, node_of(QUANTIZED_DEPTHWISE), attributes, away
         )
 
 
-def away_by_channel(dtype: DType, outputs: int) -> list[bool]:
+def round_half_away(dtype: DType, outputs: int) -> list[bool]:
     """Return for each output channel whether to round half away from zero (True) or up."""
     whole = 0 if dtype is DType.UINT8 else outputs // _BLOCK * _BLOCK
     return [channel >= whole for channel in range(outputs)]

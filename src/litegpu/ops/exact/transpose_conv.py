@@ -12,7 +12,7 @@ from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import window_of
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.conv import check_products, node_of, sums_of_products, weight_zero
-from litegpu.ops.exact.depthwise import away_by_channel
+from litegpu.ops.exact.depthwise import round_half_away
 from litegpu.ops.quantized_conv import QuantizedConvAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
 
@@ -51,7 +51,7 @@ class ExactTransposeConv(Exact):
             numbers.zero_point(image),
             weight_zero(weights) if image.dtype is DType.UINT8 else 0,  # as the CPU, which drops it
         )
-        away = away_by_channel(image.dtype, outputs)
+        away = round_half_away(image.dtype, outputs)
         nodes = sums_of_products(
             graph, seen, new_value, node_of(QUANTIZED_TRANSPOSE_CONV), attributes, away
         )
@@ -59,7 +59,7 @@ class ExactTransposeConv(Exact):
             return nodes
         (product,) = nodes
         first, *others = product.epilogue
-        first = _up_in_blocks(first, graph.values[node.outputs[0]])
+        first = _round_up_in_blocks(first, graph.values[node.outputs[0]])
         return (replace(product, epilogue=(first, *others)),)
 
 
@@ -69,7 +69,7 @@ def as_convolution(node: Node) -> Node:
     return replace(node, inputs=(image, weights, *bias))
 
 
-def _up_in_blocks(requantize: EpilogueOp, result: Value) -> EpilogueOp:
+def _round_up_in_blocks(requantize: EpilogueOp, result: Value) -> EpilogueOp:
     """Return the epilogue op that rounds half up in all full vectors of a result."""
     end = result.elements // _BLOCK * _BLOCK
     return EpilogueOp("REQUANTIZE_BODY", requantize.operands[:3], attributes=(("end", end),))

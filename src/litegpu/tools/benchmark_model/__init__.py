@@ -28,7 +28,7 @@ from litegpu.tools.benchmark_model.results import (
     result_message,
 )
 from litegpu.tools.benchmark_model.session import Session, explained, load, open_session
-from litegpu.tools.benchmark_model.state import tell_after, tell_before
+from litegpu.tools.benchmark_model.state import print_after, print_before
 from litegpu.tools.console import note
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag
@@ -140,7 +140,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
         model = load(args)
         session = open_session(args, model, layers, start)
         created = peak_kb()
-        tell_before(args, session)
+        print_before(args, session)
         warm_up, runs = _run(args, session)
     memory = Memory(
         _difference(created, before),
@@ -151,7 +151,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
     found = Results(session, warm_up, runs, memory)
     print_timings(found)
     print_memory(memory, watched)
-    tell_after(args, session)
+    print_after(args, session)
     _write_files(args, found)
     if args.measure_energy and args.dry_run:
         warn("--measure_energy has no effect: a dry run runs nothing.")

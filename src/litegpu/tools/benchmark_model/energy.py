@@ -103,7 +103,7 @@ class Meters(AbstractContextManager["Meters"]):
 
     def __enter__(self) -> Meters:
         for meter in tuple(self._meters):
-            with self._left_out_if_it_fails(meter):
+            with self._omitted_on_failure(meter):
                 self._opened.enter_context(meter)
         return self
 
@@ -144,12 +144,12 @@ class Meters(AbstractContextManager["Meters"]):
     def _read(self) -> dict[Meter, float]:
         found: dict[Meter, float] = {}
         for meter in tuple(self._meters):
-            with self._left_out_if_it_fails(meter):
+            with self._omitted_on_failure(meter):
                 found[meter] = meter.read()
         return found
 
     @contextlib.contextmanager
-    def _left_out_if_it_fails(self, meter: Meter) -> Iterator[None]:
+    def _omitted_on_failure(self, meter: Meter) -> Iterator[None]:
         try:
             yield
         except MeterError as error:

@@ -203,7 +203,7 @@ PARAMETERS = (
 
 _ALWAYS = ("graph", "signature_to_run_for")
 """Flags whose values are always printed."""
-_BEYOND_PYTHON = (
+_NOT_IN_PYTHON = (
     *("use_caching", "allow_fp16", "release_dynamic_tensors", "optimize_memory_for_large_tensors"),
     "enable_builtin_cast_constant_cache",
 )
@@ -238,7 +238,7 @@ def print_parameters(args: argparse.Namespace) -> None:
 def warn_of_unused(args: argparse.Namespace) -> None:
     """Warn about specified flags without effect."""
     for name in args.given:
-        if name in _BEYOND_PYTHON and getattr(args, name):
+        if name in _NOT_IN_PYTHON and getattr(args, name):
             warn(f"--{name} has no effect: the runtime's Python interface has no such setting.")
         if name in _NEEDS and not getattr(args, _NEEDS[name]):
             warn(

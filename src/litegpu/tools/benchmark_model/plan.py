@@ -15,7 +15,7 @@ def delegate_nodes(target: Any) -> int:
     return sum(each["op_name"] == "DELEGATE" for each in target._get_ops_details())
 
 
-def say_what_runs_where(delegates: Delegates, nodes: int, target: Any, must_be_whole: bool) -> None:
+def print_placement(delegates: Delegates, nodes: int, target: Any, must_be_whole: bool) -> None:
     """Print a line for each requested delegate.
 
     `nodes` is the number of delegate kernels of explicit delegates. The allocation of tensors adds

@@ -17,7 +17,7 @@ from litegpu.runtime_abi.interpreter import interpreter, set_batch, set_inputs
 from litegpu.runtime_abi.signature_target import SignatureTarget
 from litegpu.tools.benchmark_model.inputs import Layer, input_values, resize_inputs
 from litegpu.tools.benchmark_model.op_tables import Block, Row
-from litegpu.tools.benchmark_model.plan import delegate_nodes, say_what_runs_where
+from litegpu.tools.benchmark_model.plan import delegate_nodes, print_placement
 from litegpu.tools.lines import error, info
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.registrar import Delegates, make_delegates
@@ -151,7 +151,7 @@ def open_session(
             set_batch(target, args.batch)
         target.allocate_tensors()
     allocated = time.perf_counter()
-    say_what_runs_where(delegates, nodes, target, args.require_full_delegation)
+    print_placement(delegates, nodes, target, args.require_full_delegation)
     info(f"The input model file size (MB): {figure(len(model.content) / 1e6)}")
     values = input_values(target.get_input_details(), layers)
     init_us = int((time.perf_counter() - start) * 1e6)

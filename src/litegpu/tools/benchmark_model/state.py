@@ -59,7 +59,7 @@ LENGTH_PARAMETERS = tuple(
 )
 
 
-def tell_before(args: argparse.Namespace, session: Session) -> None:
+def print_before(args: argparse.Namespace, session: Session) -> None:
     """Print and write the requested state before the runs."""
     if args.print_preinvoke_state:
         _print("pre-invoke", args, session)
@@ -74,7 +74,7 @@ def tell_before(args: argparse.Namespace, session: Session) -> None:
         info(details.text())
 
 
-def tell_after(args: argparse.Namespace, session: Session) -> None:
+def print_after(args: argparse.Namespace, session: Session) -> None:
     """Print the requested state after the runs."""
     if args.print_postinvoke_state:
         _print("post-invoke", args, session)

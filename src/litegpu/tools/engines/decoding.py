@@ -32,7 +32,7 @@ _TRIAL = 128
 """Number of samples that threads prepare before processes may be started."""
 _FEW = 4
 """Minimum number of threads for starting processes; fewer threads rarely block each other."""
-_HELD_UP = 2.0
+_BLOCKED_RATIO = 2.0
 """Minimum ratio of elapsed time to CPU time in threads for starting processes."""
 _PIECE = 8
 """Maximum number of samples that are sent to a process at once."""
@@ -183,7 +183,7 @@ class Preparing:
         if self._decoding.where != AUTO or not _FEW <= self._decoding.threads <= default_threads():
             return False
         with self._lock:
-            return self._trial >= _TRIAL and self._wall_s > _HELD_UP * self._cpu_s
+            return self._trial >= _TRIAL and self._wall_s > _BLOCKED_RATIO * self._cpu_s
 
     def _start(self) -> None:
         try:

@@ -100,7 +100,7 @@ class _Process(Generic[Value]):
         code = self._process.exitcode or 0
         return f"signal {-code}" if code < 0 else f"exit status {code}"
 
-    def how_it_died(self) -> str:
+    def exit_reason(self) -> str:
         """Return how a process that closed its connection ended."""
         self._process.join(_LOOK_S * 10)
         return self.end()
@@ -168,7 +168,7 @@ class _Crew(Generic[Value]):
 
     def _replace(self, worker: _Process[Value]) -> None:
         """Assign the chunks of a crashed worker to other workers, and start a new worker."""
-        how = worker.how_it_died()
+        how = worker.exit_reason()
         for number in worker.chunks:
             self._partial.pop(number, None)
             self._lost[number] += 1

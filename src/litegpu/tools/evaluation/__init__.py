@@ -61,7 +61,7 @@ def task_arguments(args: argparse.Namespace) -> argparse.Namespace:
     )
 
 
-def say_what_runs_where(delegates: Delegates) -> None:
+def print_placement(delegates: Delegates) -> None:
     """Print how many nodes the GPU delegate runs, if one is used."""
     gpu = delegates.gpu
     if gpu is None:

@@ -24,7 +24,7 @@ from litegpu.tools.evaluation import (
     METRICS_FILE,
     THREADS,
     failing_task,
-    say_what_runs_where,
+    print_placement,
     task_arguments,
     task_delegates,
 )
@@ -320,7 +320,7 @@ class _Opening:
         """Create the first interpreter, print which nodes run where, and return the delegates."""
         delegates = task_delegates(self.args, model)
         self.ready = delegates.interpreter(model, allocate=False)
-        say_what_runs_where(delegates)
+        print_placement(delegates)
         return delegates
 
 

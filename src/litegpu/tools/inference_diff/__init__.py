@@ -21,7 +21,7 @@ from litegpu.tools.evaluation import (
     METRICS_FILE,
     THREADS,
     failing_task,
-    say_what_runs_where,
+    print_placement,
     task_delegates,
 )
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
@@ -195,7 +195,7 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
     reference = find_model(args.reference) if args.reference else model
     delegates = task_delegates(args, model.content)
     test = delegates.interpreter(model.content)
-    say_what_runs_where(delegates)
+    print_placement(delegates)
     against = interpreter(reference.content, threads=1, builtin_kernels=True)
     _check_alike(model, reference, test, against)
     precision = delegates.gpu.precision if delegates.gpu else "fp32"

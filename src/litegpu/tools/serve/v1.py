@@ -202,7 +202,7 @@ class _Writer:
         if not self.job.chat:
             return []
         delta = {"role": "assistant", "content": ""}
-        return [self._envelope([{"index": 0, "delta": delta, **_END_OF_NOTHING}])]
+        return [self._envelope([{"index": 0, "delta": delta, **_EMPTY_END}])]
 
     def chunk(self, part: _Chunk) -> dict[str, Any]:
         """Return a part as a chunk of a stream."""
@@ -270,7 +270,7 @@ class _Writer:
         return self.model.detokenize([token])
 
 
-_END_OF_NOTHING: Mapping[str, Any] = {"logprobs": None, "finish_reason": None}
+_EMPTY_END: Mapping[str, Any] = {"logprobs": None, "finish_reason": None}
 
 
 def _finite(logprob: float) -> float:

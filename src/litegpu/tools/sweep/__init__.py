@@ -55,7 +55,7 @@ _OPTIONS = (
     *("first_delegate_node_index", "last_delegate_node_index"),
 )
 """TensorFlow Lite's flags for delegate options, which apply to every trial."""
-_PASSED_ON = (
+_FORWARDED_FLAGS = (
     *_OPTIONS,
     *("num_runs", "min_secs", "max_secs", "run_delay", "warmup_runs", "warmup_min_secs"),
     *("require_full_delegation", "measure_energy", "energy_min_secs", "energy_idle_secs"),
@@ -132,7 +132,7 @@ def _wanted(args: argparse.Namespace) -> tuple[list[str], list[str], list[int]]:
                 f"--{name}={getattr(args, name)}: --sweep tries several values. Select them with "
                 f"--{_SWEPT[name]}."
             )
-        if name not in (*_PASSED_ON, *_OF_GPU, *_OWN):
+        if name not in (*_FORWARDED_FLAGS, *_OF_GPU, *_OWN):
             raise OptionsError(f"--{name} and --sweep exclude each other. Leave one of them out.")
     if args.sweep_goal == "energy" and not args.measure_energy:
         raise OptionsError("--sweep_goal=energy needs --measure_energy=true.")
@@ -199,7 +199,7 @@ def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
 def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
     """Run the remaining trials sequentially; each batch has a separate reference."""
     total, start = len(found.left), time.monotonic()
-    flags = [f"--num_threads={found.threads}", *_flags(args, _PASSED_ON)]
+    flags = [f"--num_threads={found.threads}", *_flags(args, _FORWARDED_FLAGS)]
     of_gpu = _flags(args, _OF_GPU)
     references: dict[int, Row] = {}
     while found.left:

@@ -11,7 +11,7 @@ from typing import Any
 
 from litegpu.tools.sweep.runs import BUILTIN, Row
 
-_AS_GOOD = 0.05
+_TIE_MARGIN = 0.05
 """Maximum relative increase of the cost at which a more accurate setting is preferred."""
 
 
@@ -98,14 +98,14 @@ def recommend(
     if not exact:
         return None
     best = exact[0]
-    near = [row for row in exact if _cost(row, goal) <= (1 + _AS_GOOD) * _cost(best, goal)]
+    near = [row for row in exact if _cost(row, goal) <= (1 + _TIE_MARGIN) * _cost(best, goal)]
     chosen = min(near, key=lambda row: (_error(row) > _error(best) / 10, _cost(row, goal)))
     way = chosen.way
     every = [*way.flags(), f"--num_threads={threads}", *(flags if way.on_gpu else ())]
     keywords = {"backend": way.backend, "precision": way.precision, **(options or {})}
     listed = ", ".join(f"{name}={_literal(value)}" for name, value in keywords.items())
     python = f"GpuDelegate({listed})" if way.on_gpu else None
-    reasons = [f"{goal.figure(_cost(chosen, goal))}{_against_the_rest(chosen, order, goal)}"]
+    reasons = [f"{goal.figure(_cost(chosen, goal))}{_compared_with_others(chosen, order, goal)}"]
     if chosen.relative_l2 is not None:
         reasons[0] += f", at a relative error of {chosen.relative_l2:.2g}"
     if chosen is not best:
@@ -129,7 +129,7 @@ def _literal(value: Any) -> str:
     return f"{value:d}" if isinstance(value, enum.IntEnum | enum.IntFlag) else repr(value)
 
 
-def _against_the_rest(chosen: Row, order: Sequence[Row], goal: Goal) -> str:
+def _compared_with_others(chosen: Row, order: Sequence[Row], goal: Goal) -> str:
     """Return a comparison of a GPU setting to the best CPU setting, or vice versa."""
     others = [
         row

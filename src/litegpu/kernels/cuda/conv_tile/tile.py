@@ -81,8 +81,8 @@ class WideProblem:
         """Return the problem of a convolution."""
         src, shape = spec.src, spec.dst.shape
         found = cls(src.shape, src.dtype.value, shape, spec.weights.shape, split)
-        as_it_lies = src.dtype is DType.FLOAT16 or found.floats or found.of_bytes
-        return replace(found, copied=as_it_lies and src.aligned(found.part))
+        unconverted = src.dtype is DType.FLOAT16 or found.floats or found.of_bytes
+        return replace(found, copied=unconverted and src.aligned(found.part))
 
     @property
     def taps(self) -> int:
