@@ -1,4 +1,4 @@
-"""Fixtures, and readable assertions, for tests that share code."""
+"""Fixtures and assertion rewriting for tests that share code."""
 
 from __future__ import annotations
 

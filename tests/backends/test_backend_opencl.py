@@ -1,4 +1,4 @@
-"""OpenCL's own ways to work and to fail: no package, no platform, no memory, no command buffers."""
+"""The OpenCL backend: missing packages and platforms, memory errors, command buffers."""
 
 from __future__ import annotations
 

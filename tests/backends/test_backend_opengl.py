@@ -1,4 +1,4 @@
-"""What only the OpenGL backend has: its context and thread, its messages, its kept programs."""
+"""The OpenGL backend: its context and thread, its messages, its cached programs."""
 
 from __future__ import annotations
 

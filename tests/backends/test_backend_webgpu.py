@@ -1,4 +1,4 @@
-"""What only the WebGPU backend has: adapters, features, a lost device, time stamps."""
+"""The WebGPU backend: adapters, features, a lost device, timestamps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite, on every device that is usable here."""
+"""The conformance suite, on every usable device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with the packages of the backends: a reason each, in processes of their own."""
+"""Each broken package of a backend gives a reason; tests run in separate processes."""
 
 from __future__ import annotations
 

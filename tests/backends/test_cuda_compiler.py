@@ -1,4 +1,4 @@
-"""CUDA kernels are compiled side by side, while others of their program are being written."""
+"""CUDA kernels are compiled in parallel while further kernels are rendered."""
 
 from __future__ import annotations
 

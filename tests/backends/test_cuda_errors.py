@@ -1,4 +1,4 @@
-"""What the CUDA backend says when something is missing or fails; needs no GPU."""
+"""Errors of the CUDA backend if something is missing or fails; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever fails in the CUDA backend and whenever it is interrupted, all is released; no GPU."""
+"""Failures and interrupts in the CUDA backend release everything; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels ask the cache for ahead: which constants, and that they are there."""
+"""Prefetches of constants into the L2 cache by CUDA kernels."""
 
 from __future__ import annotations
 

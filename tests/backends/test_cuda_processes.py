@@ -1,4 +1,4 @@
-"""Processes compile CUDA kernels beside this one, and whatever befalls them shows nowhere."""
+"""Compiler processes for CUDA kernels; their failures affect nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the CUDA backend takes times, on a simulated driver with a clock of its own; needs no GPU."""
+"""Time measurement of the CUDA backend, on a simulated driver with its own clock; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA backend does what every backend must, on a driver that computes on the CPU."""
+"""The CUDA backend passes the conformance suite on a driver that computes on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory that launches ask for, so that their blocks spread evenly."""
+"""Shared memory that launches request so that their blocks are distributed evenly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which buffers of a run kernels update, and which are copied."""
+"""Buffers of a run that kernels update in place, and buffers that are copied."""
 
 from __future__ import annotations
 

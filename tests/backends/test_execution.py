@@ -1,4 +1,4 @@
-"""Executables, contexts, buffers and events: what every backend makes of them."""
+"""Executables, contexts, buffers and events on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches that are larger than an axis of the device may be."""
+"""Launches with more work groups than the device allows on an axis."""
 
 from __future__ import annotations
 

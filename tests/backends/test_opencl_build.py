@@ -1,4 +1,4 @@
-"""Kernels are built as several programs beside each other, where a driver builds one on a core."""
+"""OpenCL kernels are built as several programs in parallel if the driver uses one core each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dot products of bytes on OpenCL: what a device reports is used once it has computed right."""
+"""Dot products of bytes on OpenCL: a reported extension is used after a correct test result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How OpenCL runs a partition: command buffers, the loop without them, calls that fail."""
+"""Runs of partitions on OpenCL: command buffers, separate calls, calls that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each device is opened once, by one process, and again after it was lost; needs no GPU."""
+"""Each device is opened once per process, and again after a loss; needs no GPU."""
 
 from __future__ import annotations
 

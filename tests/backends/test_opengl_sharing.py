@@ -1,4 +1,4 @@
-"""Buffers of an application's own OpenGL context, in programs of their own."""
+"""Buffers of an application's OpenGL context; each test runs a separate program."""
 
 from __future__ import annotations
 

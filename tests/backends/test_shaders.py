@@ -1,4 +1,4 @@
-"""What both backends of shaders share."""
+"""Functions that the OpenGL and WebGPU backends share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cffi parses when WebGPU starts: a process that begins is what counts."""
+"""Parsing of wgpu's C types when WebGPU starts, in new processes."""
 
 from __future__ import annotations
 

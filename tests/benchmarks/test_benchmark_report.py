@@ -1,4 +1,4 @@
-"""The tables, targets and chart of benchmarks/notes/rivals.md follow from the result file."""
+"""The tables, targets and chart of benchmarks/notes/rivals.md match the result file."""
 
 from __future__ import annotations
 

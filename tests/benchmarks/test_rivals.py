@@ -1,4 +1,4 @@
-"""What the benchmarks share: times, errors against a reference, clocks."""
+"""Code that the benchmarks share: times, errors against a reference, clocks."""
 
 from __future__ import annotations
 

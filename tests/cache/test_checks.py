@@ -1,4 +1,4 @@
-"""What an artifact may say: each fault by itself is refused, with its reason."""
+"""The checks of artifacts reject each invalid value, with a reason."""
 
 from __future__ import annotations
 

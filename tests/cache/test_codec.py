@@ -1,4 +1,4 @@
-"""Plain data as JSON and back: what a file says has the types it should have, or is refused."""
+"""Encoding of plain data as JSON; the decoder rejects data of wrong types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole programs that do not mention the cache: partitions are cached by default."""
+"""Partitions are cached by default, in whole programs that do not configure the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints: other parts are other names, wherever they differ."""
+"""Fingerprints differ if any part of the content differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that end, fork or fail while better code is compiled beside them."""
+"""Programs that end, fork or fail while optimized code is compiled in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm starts: the same bits as cold ones, and nothing that a file says is believed."""
+"""Warm starts give the same bits as cold starts, and trust nothing in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many processes start at once on one folder, damage it, and are killed while they write."""
+"""Many processes start on one folder, damage its files, and are killed while they write."""
 
 from __future__ import annotations
 

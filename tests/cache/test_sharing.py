@@ -1,4 +1,4 @@
-"""Interpreters of one process with the same model: one executable, whoever goes first."""
+"""Interpreters of one process with the same model share one executable."""
 
 from __future__ import annotations
 

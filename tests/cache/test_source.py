@@ -1,4 +1,4 @@
-"""What tells one source of litegpu from another: the list of an installer, or the files."""
+"""Identification of litegpu's source: the installer's list of files, or the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of artifacts: whole files, found by what made them; what else lies there is told."""
+"""The folder of artifacts: file names, damaged files, permissions, size limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of models: FarmHash's Fingerprint64, as TensorFlow Lite has it."""
+"""Tokens of models: FarmHash's Fingerprint64, as in TensorFlow Lite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates, dialects and the kernels made of them; no device is needed here."""
+"""Templates, dialects and rendered kernels; needs no device."""
 
 from __future__ import annotations
 

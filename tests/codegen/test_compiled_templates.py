@@ -1,4 +1,4 @@
-"""Templates are compiled once for all processes, and never from what is not their own code."""
+"""Compiled templates are cached for all processes, and loaded only if their source is equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts of fused steps: what they may do less carefully, and where."""
+"""The texts of fused elementwise ops: where they may be less accurate."""
 
 from __future__ import annotations
 

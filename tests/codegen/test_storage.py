@@ -1,4 +1,4 @@
-"""Placements are index arithmetic: all of it against NumPy, the kernel text included."""
+"""Index arithmetic of storages and the kernel text for it, compared with NumPy."""
 
 from __future__ import annotations
 

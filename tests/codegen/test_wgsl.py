@@ -1,4 +1,4 @@
-"""The translation of kernels to WGSL: texts, errors, and what devices compute."""
+"""The translation of kernels to WGSL: texts, errors, and results on devices."""
 
 from __future__ import annotations
 

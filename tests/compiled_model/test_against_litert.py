@@ -1,4 +1,4 @@
-"""One script on LiteRT's CompiledModel and on litegpu's: the same calls give the same."""
+"""One script gives the same results with LiteRT's CompiledModel and with litegpu's."""
 
 from __future__ import annotations
 

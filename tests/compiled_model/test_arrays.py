@@ -1,4 +1,4 @@
-"""What becomes of the arrays and numbers that a call is given, and of their types."""
+"""Conversions of arrays and numbers that are passed to a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic batching: many threads, requests of several rows, and what can go wrong."""
+"""Dynamic batching: many threads, requests of several rows, errors."""
 
 from __future__ import annotations
 

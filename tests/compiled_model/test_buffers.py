@@ -1,4 +1,4 @@
-"""Buffers of every kind of memory, of ours and of other libraries, on every backend."""
+"""Buffers of every kind of memory, of litegpu and of other libraries, on every backend."""
 
 from __future__ import annotations
 

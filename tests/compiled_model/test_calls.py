@@ -1,4 +1,4 @@
-"""What a newcomer gives to a call, and that each error's remedy works when it is followed."""
+"""Wrong arguments of calls; following the remedy of each error works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches in chunks give what whole ones give, whatever memory they lie in."""
+"""Batches in chunks give the same results as whole batches, with any memory."""
 
 from __future__ import annotations
 

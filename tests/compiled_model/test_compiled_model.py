@@ -1,4 +1,4 @@
-"""CompiledModel beside the interpreter: whole models, parts of them, and whole programs."""
+"""CompiledModel compared with the interpreter: whole models, split models, whole programs."""
 
 from __future__ import annotations
 

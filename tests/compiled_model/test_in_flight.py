@@ -1,4 +1,4 @@
-"""Many runs in flight: futures, contexts, threads, and what comes between them."""
+"""Several runs in flight: futures, contexts, threads, interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten thousand requests of 32 threads: all right, in memory that does not grow."""
+"""Ten thousand requests of 32 threads: correct results, and constant memory."""
 
 from __future__ import annotations
 

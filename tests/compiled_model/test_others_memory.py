@@ -1,4 +1,4 @@
-"""Memory of other libraries that goes away, is elsewhere, or is none; in programs of their own."""
+"""Memory of other libraries that is freed, unsupported or absent; tests run separate programs."""
 
 from __future__ import annotations
 

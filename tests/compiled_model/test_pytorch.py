@@ -1,4 +1,4 @@
-"""PyTorch's tensors on an NVIDIA GPU go in and come out, on streams that are busy."""
+"""PyTorch tensors on an NVIDIA GPU as inputs and outputs, on busy streams."""
 
 from __future__ import annotations
 

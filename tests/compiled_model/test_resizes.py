@@ -1,4 +1,4 @@
-"""Shapes that change: between a call's check and its run, under batches, to what cannot be."""
+"""Resizes between the check of a call and its run, during batches, and to invalid shapes."""
 
 from __future__ import annotations
 

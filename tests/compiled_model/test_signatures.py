@@ -1,4 +1,4 @@
-"""Models with several signatures, and what only a run tells."""
+"""Models with several signatures, and results whose shapes only a run determines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are kept: on CUDA kernels use the buffers themselves, wherever that is right."""
+"""Cached runs: CUDA kernels use the buffers directly if that is correct."""
 
 from __future__ import annotations
 

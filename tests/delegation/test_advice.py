@@ -1,4 +1,4 @@
-"""Advice: what stands between a model and the GPU, and what costs for nothing."""
+"""Advice: reasons why a model is not on the GPU, and settings that cost time."""
 
 from __future__ import annotations
 

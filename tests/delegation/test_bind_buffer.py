@@ -1,4 +1,4 @@
-"""Tensors of an interpreter that the GPU reads from buffers and writes to them."""
+"""Buffers that are bound to tensors of an interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables, and what LITEGPU_DEBUG shows to a user who has set up no logging."""
+"""Environment variables, and the output of LITEGPU_DEBUG without configured logging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a delegate tells of itself, from its making to its end."""
+"""Properties of a delegate from its creation to its end."""
 
 from __future__ import annotations
 

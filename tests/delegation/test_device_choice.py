@@ -1,4 +1,4 @@
-"""Which device a delegate opens, and what it says when there is none that fits."""
+"""The device that a delegate opens, and the error if none matches."""
 
 from __future__ import annotations
 

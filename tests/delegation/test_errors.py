@@ -1,4 +1,4 @@
-"""What errors say, and what they follow from."""
+"""Texts and causes of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names are a stranger's: what a model calls its parts must not reach a terminal as it is."""
+"""Names in models are untrusted: they never reach a terminal unescaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work nodes are, from their shapes alone."""
+"""The work of nodes, estimated from their shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports and profiles look like in notebooks."""
+"""Reports and profiles as tables in notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose files leave sizes open: what the GPU takes, before and after inputs are resized."""
+"""Models whose files leave sizes open: nodes on the GPU before and after a resize."""
 
 from __future__ import annotations
 

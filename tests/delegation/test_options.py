@@ -1,4 +1,4 @@
-"""The delegate's options: the C API's rules, litegpu's own fields, and how to get them wrong."""
+"""The delegate's options: rules of the C API, litegpu's own fields, invalid values."""
 
 from __future__ import annotations
 

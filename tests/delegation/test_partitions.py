@@ -1,4 +1,4 @@
-"""Which partitions are delegated: by what they save, by their size, by the numbers of nodes."""
+"""Selection of partitions by saved time, by size and by node numbers."""
 
 from __future__ import annotations
 

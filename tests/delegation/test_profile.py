@@ -1,4 +1,4 @@
-"""`GpuDelegate.profile`: times and work of each kernel, sums, traces, and what it refuses."""
+"""`GpuDelegate.profile`: times and work of each kernel, sums, traces, errors."""
 
 from __future__ import annotations
 

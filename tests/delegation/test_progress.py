@@ -1,4 +1,4 @@
-"""How far a start is: told while it lasts, by a thread of its own, and never in its way."""
+"""Reports of a start's progress, from a separate thread that never blocks the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First answers from code that was compiled in a hurry, and better code while the model runs."""
+"""Quick starts: first invokes run quickly compiled code, and later invokes optimized code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition runs once before anybody asks for an answer."""
+"""A partition runs once when it is compiled."""
 
 from __future__ import annotations
 

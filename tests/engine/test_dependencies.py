@@ -1,4 +1,4 @@
-"""Launches wait for those whose results or memory they need, and for no others."""
+"""Launches wait only for launches whose results or memory they need."""
 
 from __future__ import annotations
 

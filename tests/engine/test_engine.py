@@ -1,4 +1,4 @@
-"""From a graph to a program: passes in order, constants packed, memory shared or not."""
+"""From a graph to a program: order of passes, packed constants, shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a partition remembers of its values and launches."""
+"""The facts of a partition about its values and launches."""
 
 from __future__ import annotations
 

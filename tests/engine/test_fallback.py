@@ -1,4 +1,4 @@
-"""A kernel that a device rejects is replaced, and nothing else of the model."""
+"""A kernel that a device rejects is replaced; all other kernels remain."""
 
 from __future__ import annotations
 

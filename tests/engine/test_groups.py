@@ -1,4 +1,4 @@
-"""Work groups fit the grid, stay in the device's limits, and leave few items idle."""
+"""Work groups cover the grid, respect the device's limits, and have few idle items."""
 
 from __future__ import annotations
 

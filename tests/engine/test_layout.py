@@ -1,4 +1,4 @@
-"""Where values lie: what costs nothing, what is unpadded, what is padded, what is half."""
+"""The layout of values: views, unpadded and padded storages, values stored as half."""
 
 from __future__ import annotations
 

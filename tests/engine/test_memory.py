@@ -1,4 +1,4 @@
-"""The memory plan: values that are needed at the same time never share memory."""
+"""The memory plan: values that are live at the same time never share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured limits: the kernels do what they are timed for, on every device."""
+"""The measured limits: the measured kernels compute correct results on every device."""
 
 from __future__ import annotations
 

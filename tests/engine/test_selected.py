@@ -1,4 +1,4 @@
-"""Kernels are selected for where values lie, and what they round is stored as half."""
+"""Kernels are selected for the storages of values; values that kernels round are stored as half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices that kernels can read where they lie cost no kernel."""
+"""Slices that kernels can read in place need no kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model keeps from one run to the next: the CPU and litegpu see the same state tensors."""
+"""States between runs: the CPU and litegpu use the same state tensors."""
 
 from __future__ import annotations
 
@@ -206,6 +206,6 @@ def test_where_few_items_share_memory_the_cpu_runs_wide_ones(
     gpu = delegate(first_devices()[0])
     interpreter(written(Lstm(cells=270, inputs=3, steps=2, batch=1)), gpu)
     assert str(gpu.error) == (
-        "An LSTM of 270 cells is too wide for the 4 work items that can share memory there. "
+        "An LSTM of 270 cells is too wide for the 4 work items of a group. "
         "Use another device or backend."
     )

@@ -1,4 +1,4 @@
-"""Values that overflow float16: noticed by the kernel that stores them, right all the same."""
+"""Values that overflow float16 are detected when stored, and the final results are correct."""
 
 from __future__ import annotations
 

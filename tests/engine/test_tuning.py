@@ -1,4 +1,4 @@
-"""Kernel choice by measuring: what is timed, what is chosen, what is kept, and when."""
+"""Kernel choice by measurements: measured candidates, the choice, and the cached choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results lie in the input that they update, and which need a copy of it."""
+"""Results that are stored in the input that they update, and results that need a copy of it."""
 
 from __future__ import annotations
 

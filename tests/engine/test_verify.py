@@ -1,4 +1,4 @@
-"""The verifier: a program reads what it wrote, from memory that was not overwritten."""
+"""The verifier: a program reads only values that it has written and not overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work that a kernel must do at the least, counted by hand; and the floors that follow."""
+"""The minimum work of a kernel, counted by hand, and the floors that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples, as a reader runs them: each in a process of its own, on real models."""
+"""The examples, each in a separate process, on real models."""
 
 from __future__ import annotations
 

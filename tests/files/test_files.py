@@ -1,4 +1,4 @@
-"""Containers of models: what is in them, how members are named, and what is rejected."""
+"""Containers of models: their members, the members' names, and rejected files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged models, a few of each kind: `tests/support/fuzz.py` runs as many as there is time for."""
+"""Some damaged models of each kind; `tests/support/fuzz.py` runs any number."""
 
 from __future__ import annotations
 

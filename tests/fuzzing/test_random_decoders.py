@@ -1,4 +1,4 @@
-"""Random decoders, a few of them: `tests/support/random_decoders.py` draws any number."""
+"""Some random decoders; `tests/support/random_decoders.py` generates any number."""
 
 from __future__ import annotations
 

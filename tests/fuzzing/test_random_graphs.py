@@ -1,4 +1,4 @@
-"""Random models give the same numbers on the GPU as on the CPU, bit for bit."""
+"""Random models give bit-identical results on the GPU and the CPU."""
 
 from __future__ import annotations
 

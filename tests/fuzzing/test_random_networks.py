@@ -1,4 +1,4 @@
-"""Random networks, a few of them: `tests/support/fuzz.py --kind networks` runs any number."""
+"""Some random networks; `tests/support/fuzz.py --kind networks` runs any number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model as plain data."""
+"""The graph of a model as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in processes of their own: what they say, how they end, what is left of them."""
+"""Child processes: their output, their end, and what remains of them."""
 
 from __future__ import annotations
 

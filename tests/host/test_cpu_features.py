@@ -1,4 +1,4 @@
-"""A user whose CPU rounds quantized operations otherwise is told so."""
+"""A warning if the CPU rounds quantized operations differently."""
 
 from __future__ import annotations
 

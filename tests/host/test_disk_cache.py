@@ -1,4 +1,4 @@
-"""Kept files: found by all that made them; whatever else lies in the folder does no harm."""
+"""Cached files are found by every process that could write them; other files are ignored."""
 
 from __future__ import annotations
 

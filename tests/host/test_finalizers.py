@@ -1,4 +1,4 @@
-"""No finalizer prints a traceback: after a failed `__init__`, or while Python shuts down."""
+"""No finalizer prints a traceback after a failed `__init__` or at Python's exit."""
 
 from __future__ import annotations
 

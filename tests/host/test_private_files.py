@@ -1,4 +1,4 @@
-"""Folders that others may write to, which the user trusts all the same."""
+"""Folders that other users may write to, if the user trusts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that owns a context: order, results, errors, and calls from itself."""
+"""The thread that owns a context: order, results, errors, and calls from the thread itself."""
 
 from __future__ import annotations
 

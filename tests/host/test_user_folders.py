@@ -1,4 +1,4 @@
-"""Folders of the user: where there is no home, that is said, and no folder "~" is made."""
+"""Folders of the user; without a home folder there is an error, and no folder "~"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention in halves: numbers of all kinds of tiles, and which are chosen."""
+"""cuda/attention_flash: results for all kinds of tiles, and the selected tiles."""
 
 from __future__ import annotations
 

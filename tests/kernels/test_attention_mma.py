@@ -1,4 +1,4 @@
-"""Attention on tensor cores: numbers of all kinds of tiles, and which are chosen."""
+"""cuda/attention_mma: results for all kinds of tiles, and the selected tiles."""
 
 from __future__ import annotations
 

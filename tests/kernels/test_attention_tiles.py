@@ -1,4 +1,4 @@
-"""Attention by tiles in shared memory: right on every device, chosen where it should be."""
+"""Attention with tiles in local memory: correct on every device, selected where it is faster."""
 
 from __future__ import annotations
 

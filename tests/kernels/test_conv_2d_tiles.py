@@ -1,4 +1,4 @@
-"""Convolutions by tiles in shared memory: right on every device, chosen where they should be."""
+"""Convolutions with tiles in local memory: correct on every device, selected where faster."""
 
 from __future__ import annotations
 

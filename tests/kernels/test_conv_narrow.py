@@ -1,4 +1,4 @@
-"""Convolutions of dense images with few channels: numbers, and when their kernel is chosen."""
+"""cuda/conv_narrow, for unpadded images with few channels: results, and when it is selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions that keep a patch of the image on the chip: numbers, and when they are chosen."""
+"""cuda/conv_patch, with an image patch in shared memory: results, and when it is selected."""
 
 from __future__ import annotations
 

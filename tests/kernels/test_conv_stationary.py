@@ -1,4 +1,4 @@
-"""Convolutions of bytes whose weights stay in registers: numbers of all tiles, and which."""
+"""cuda/conv_stationary, for bytes, with weights in registers: results and selected tiles."""
 
 from __future__ import annotations
 

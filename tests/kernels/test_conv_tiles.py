@@ -1,4 +1,4 @@
-"""The cost model of convolution tiles, compared with what was measured on a GPU."""
+"""The cost model of convolution tiles, compared with measurements on a GPU."""
 
 from __future__ import annotations
 

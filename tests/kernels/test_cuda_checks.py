@@ -1,4 +1,4 @@
-"""Kernels wait where they must and keep to their memory: the emulated GPU looks for both."""
+"""Kernels have no races and no accesses out of bounds, as checked by the emulator."""
 
 from __future__ import annotations
 

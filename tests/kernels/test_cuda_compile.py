@@ -1,4 +1,4 @@
-"""Every CUDA kernel of the op table compiles, for each generation of GPU that is treated apart."""
+"""Every CUDA kernel of the op table compiles for each supported GPU generation."""
 
 from __future__ import annotations
 

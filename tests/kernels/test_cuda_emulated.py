@@ -1,4 +1,4 @@
-"""CUDA's own kernels give what the CPU gives, where a C++ compiler stands in for the GPU."""
+"""CUDA kernels give the CPU's results in the emulator, which compiles them as C++."""
 
 from __future__ import annotations
 

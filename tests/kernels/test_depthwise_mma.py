@@ -1,4 +1,4 @@
-"""Depthwise convolutions of bytes on tensor cores: numbers of all tiles, and which they are."""
+"""cuda/depthwise_mma, for bytes on tensor cores: results and selected tiles."""
 
 from __future__ import annotations
 

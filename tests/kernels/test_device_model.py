@@ -1,4 +1,4 @@
-"""What is known of architectures, and which one a GPU counts as."""
+"""The models of GPU architectures, and the model that a GPU gets."""
 
 from __future__ import annotations
 

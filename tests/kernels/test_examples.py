@@ -1,4 +1,4 @@
-"""What implementations say they are for: they compute it, with the numbers of portable kernels."""
+"""The examples of implementations: selected, and with the results of the portable kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels of CUDA's own multiply as halves keeps the range of floats."""
+"""CUDA kernels that multiply halves preserve the range of float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in the parts that matrix instructions multiply."""
+"""Weights split into the parts that matrix instructions multiply."""
 
 from __future__ import annotations
 

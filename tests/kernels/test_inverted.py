@@ -1,4 +1,4 @@
-"""Inverted residual blocks as one kernel: numbers, and when it is."""
+"""cuda/inverted, for inverted residual blocks: results, and when it is selected."""
 
 from __future__ import annotations
 

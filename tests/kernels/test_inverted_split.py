@@ -1,4 +1,4 @@
-"""Inverted residual blocks of few pixels as one kernel: numbers, range, and when it is."""
+"""cuda/inverted_split, for few pixels: results, range, and when it is selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the selector can choose compiles: implementations, tiles, storages and epilogues."""
+"""All variants of kernels compile: implementations, tiles, storages and epilogues."""
 
 from __future__ import annotations
 

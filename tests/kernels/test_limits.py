@@ -1,4 +1,4 @@
-"""A device with the least that an API promises: kernels are chosen that keep within it."""
+"""Kernels respect the limits of a device with the minimum that an API guarantees."""
 
 from __future__ import annotations
 

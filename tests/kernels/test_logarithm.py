@@ -1,4 +1,4 @@
-"""Logarithms in integers give every bit of the C library's logf, on every device."""
+"""Integer logarithms equal the C library's logf in every bit, on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products whose work items divide each sum: right on every device, chosen where useful."""
+"""Matrix products whose work items divide each sum: results, and when they are selected."""
 
 from __future__ import annotations
 

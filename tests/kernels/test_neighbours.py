@@ -1,4 +1,4 @@
-"""Pixels beside each other that a thread of cuda/conv_mma gathers together: numbers, and when."""
+"""Neighboring pixels that a thread of cuda/conv_mma gathers together: results and selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops with barriers, compiled by PoCL with its optimizations, as users have them."""
+"""Loops with barriers, compiled by PoCL with optimizations, which users have by default."""
 
 from __future__ import annotations
 

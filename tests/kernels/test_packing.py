@@ -1,4 +1,4 @@
-"""Weights in the order in which CUDA's kernels read them: zeros where there is padding alone."""
+"""Weights packed in the order in which CUDA kernels read them, with zeros only as padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of few channels with the maxima of their results: numbers, and when it is done."""
+"""cuda/conv_narrow with a fused max pool: results, and when it is selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection: which implementation computes a spec, and why not the others."""
+"""Selection: the implementation that computes a spec, and the reasons against the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions as one kernel of warp groups: numbers, and when it is."""
+"""cuda/separable, for a depthwise and a pointwise convolution: results, and when it is selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Separable convolutions by blocks that stay: the numbers of those that do not, bit by bit."""
+"""cuda/separable_stream, with persistent blocks, is bit-identical to cuda/separable."""
 
 from __future__ import annotations
 

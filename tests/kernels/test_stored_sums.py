@@ -1,4 +1,4 @@
-"""How cuda/conv_tile stores its sums: each lane its own, or whole rows by way of shared memory."""
+"""How cuda/conv_tile stores its sums: directly from lanes, or in rows through shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice among tiles of CUDA's kernels, and that they fit every architecture."""
+"""Selection of tiles of CUDA kernels; the tiles fit every architecture."""
 
 from __future__ import annotations
 

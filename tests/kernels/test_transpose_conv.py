@@ -1,4 +1,4 @@
-"""Transposed convolutions on tensor cores: cut into phases, each an ordinary convolution."""
+"""Transposed convolutions on tensor cores, divided into phases that are ordinary convolutions."""
 
 from __future__ import annotations
 

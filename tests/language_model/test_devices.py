@@ -1,4 +1,4 @@
-"""A language model answers on each device as the CPU's interpreter does."""
+"""A language model gives the same answers on each device as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of language models: metadata, tokenizers and chat templates, whole and damaged."""
+"""Files of language models: metadata, tokenizers and chat templates, valid and damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers, sessions and streams, on the CPU: test_devices.py compares devices with it."""
+"""Answers, sessions and streams on the CPU; test_devices.py compares devices with it."""
 
 from __future__ import annotations
 

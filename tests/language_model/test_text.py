@@ -1,4 +1,4 @@
-"""Text of tokens as they come: characters and stops across the borders of tokens."""
+"""Text decoded from tokens: characters and stop texts across token boundaries."""
 
 from __future__ import annotations
 

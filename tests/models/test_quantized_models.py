@@ -1,4 +1,4 @@
-"""Trained quantized models on a real picture: every tensor equal to the CPU's in every bit."""
+"""Trained quantized models on a real picture: every tensor equals the CPU's in every bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trained models on real pictures, on every device, against the runtime's CPU kernels."""
+"""Trained models on real pictures, on every device, compared with the runtime's CPU kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of the zoo, small, on every device, against the runtime's CPU kernels."""
+"""Small models of the zoo, on every device, compared with the runtime's CPU kernels."""
 
 from __future__ import annotations
 

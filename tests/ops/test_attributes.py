@@ -1,4 +1,4 @@
-"""What the table of operations says of attributes: other values leave the node to the CPU."""
+"""The attribute values in the table of operations; other values leave the node on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations of users: they run on every backend, and each mistake is a typed error."""
+"""Custom operations of users run on every backend; each mistake raises a typed error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized parts of a CONCATENATION take no kernel where they are stored as the whole is."""
+"""Quantized inputs of a CONCATENATION with the quantization of the result need no kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of FlexBuffers understands what writers write, and survives everything else."""
+"""The reader of FlexBuffers: valid maps, and rejection of everything else."""
 
 from __future__ import annotations
 

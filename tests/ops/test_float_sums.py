@@ -1,4 +1,4 @@
-"""Sums of two bytes by floats: every result that the CPU's integers give, or integers after all."""
+"""Sums of two bytes in floats give the CPU's integer results, or integers compute them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized models as floats: ranges, grids, ends of partitions, constants."""
+"""Quantized models computed in float: ranges, rounding, inputs and outputs, constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes, and what is computed from them, are known beforehand: they do not split a graph."""
+"""Shapes, and tensors computed from them, are folded in advance and do not split a graph."""
 
 from __future__ import annotations
 

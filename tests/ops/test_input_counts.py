@@ -1,4 +1,4 @@
-"""How many inputs a node may have: what the runtime's kernels require of it."""
+"""The numbers of inputs that the runtime's kernels permit for a node."""
 
 from __future__ import annotations
 

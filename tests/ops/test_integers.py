@@ -1,4 +1,4 @@
-"""Integers on a device are integers: casts between all types, and what leads to an embedding."""
+"""Integers are computed as integers: casts between all types, and indices of embeddings."""
 
 from __future__ import annotations
 

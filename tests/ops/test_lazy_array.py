@@ -1,4 +1,4 @@
-"""Constants that are packed once all kernels are written, in the place where they lie."""
+"""Constants that are packed in place after all kernels are rendered."""
 
 from __future__ import annotations
 

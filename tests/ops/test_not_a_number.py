@@ -1,4 +1,4 @@
-"""NaN and infinities on a device: they are what the CPU makes of them."""
+"""NaN and infinities give the same results on a device as on the CPU."""
 
 from __future__ import annotations
 

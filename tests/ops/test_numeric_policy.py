@@ -1,4 +1,4 @@
-"""What each policy rounds, from which size on."""
+"""The values that each policy stores as half, by size."""
 
 from __future__ import annotations
 

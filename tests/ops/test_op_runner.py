@@ -1,4 +1,4 @@
-"""The runner of the op cases finds what it is there to find."""
+"""The runner of the op cases detects wrong results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves that only reorder place elements as NumPy does, composed and written back as nodes."""
+"""Permutations place elements as NumPy does, also when composed or converted to nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized products of rows, which passes over images must leave alone."""
+"""Quantized products of rows, which passes for images must not change."""
 
 from __future__ import annotations
 

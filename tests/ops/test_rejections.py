@@ -1,4 +1,4 @@
-"""Every reason for which a node stays on the CPU is given, and given for the right node."""
+"""Every reason for which a node stays on the CPU is reported for the right node."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_rejected_nodes_run_on_the_cpu() -> None:
     interpreter = runtime.interpreter(writer.build(), delegate, builtin_kernels=True)
     assert delegate.report is not None
     assert {node.op: node.reason.partition(" has ")[2] for node in delegate.report.rejected} == {
-        "ABS": "9 dimensions, at most 8 are handled.",
-        "RESHAPE": "9 dimensions, at most 8 are handled.",
+        "ABS": "9 dimensions, at most 8 are supported.",
+        "RESHAPE": "9 dimensions, at most 8 are supported.",
     }
     assert delegate.report.delegated_nodes == [2]
     values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(nine)

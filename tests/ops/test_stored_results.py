@@ -1,4 +1,4 @@
-"""Kernels whose result is quantized in their epilogue still compute real numbers."""
+"""Kernels that quantize their result in the epilogue compute it in real numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided before partitioning: which nodes can run, and why the others cannot."""
+"""Support checks before partitioning: supported nodes, and the reasons for unsupported ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TFLite_Detection_PostProcess lists where it finds fewer boxes than there are entries."""
+"""Outputs of TFLite_Detection_PostProcess with fewer boxes than entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops state of themselves holds for the nodes that they make of every case."""
+"""The traits that ops declare are true for the nodes of every case."""
 
 from __future__ import annotations
 

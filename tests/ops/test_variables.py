@@ -1,4 +1,4 @@
-"""Variables, which several graphs of a model share, between invokes on the GPU."""
+"""Variables that several graphs of a model share, between invokes on the GPU."""
 
 from __future__ import annotations
 

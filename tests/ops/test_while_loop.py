@@ -1,4 +1,4 @@
-"""WHILE: counted loops run in a partition, others in batches of passes or on the CPU."""
+"""WHILE: counted loops run in a partition, others in batches of iterations or on the CPU."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_bodies_that_hand_inputs_on(
     report = both(writer.build(), [noise(2, 3), 2 * noise(2, 3), 3 * noise(2, 3)])
     assert report.whole_graph is not bool(handed)
     if handed:
-        assert reason(report) == f"{handed}which the CPU may overwrite before."
+        assert reason(report) == f"{handed}which the CPU may overwrite first."
 
 
 @pytest.mark.usefixtures("file_unknown")

@@ -1,4 +1,4 @@
-"""Activations of slices of one value are applied before it is cut."""
+"""Activations of slices of one value are applied before the value is sliced."""
 
 from __future__ import annotations
 

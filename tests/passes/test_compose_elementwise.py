@@ -1,4 +1,4 @@
-"""Elementwise ops of one value become one epilogue op."""
+"""Elementwise ops that depend on one value become one epilogue op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A depthwise convolution is computed inside the pointwise one after it (on tensor cores)."""
+"""A depthwise convolution is fused into the following pointwise convolution (on tensor cores)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of which only some pixels are read are made of just these."""
+"""Pixels that no node reads are not computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The convolution that expands channels is computed inside the depthwise one that reads it."""
+"""A convolution that expands channels is fused into the depthwise convolution that reads it."""
 
 from __future__ import annotations
 

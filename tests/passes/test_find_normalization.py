@@ -1,4 +1,4 @@
-"""Normalizations are found however they are spelled, and what only looks like one is left alone."""
+"""All formulas of normalizations are recognized, and similar graphs are not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element-wise ops become part of the kernel before them."""
+"""Elementwise ops become epilogues of the kernels before them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that treat all elements alike move above RESHAPE and CONCATENATION."""
+"""Elementwise ops move before RESHAPE and CONCATENATION."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions see mirrored borders and enlarged images by themselves."""
+"""Convolutions compute mirror padding and upsampling themselves."""
 
 from __future__ import annotations
 

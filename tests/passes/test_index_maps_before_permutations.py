@@ -1,4 +1,4 @@
-"""Index maps along the channels come before the transposes of heads, which attention then reads."""
+"""Index maps along channels move before the transposes of heads, which attention then reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of products of parts become a sum of products of joined parts."""
+"""A sum of products of slices becomes a sum of one product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels that are looked up in one value are joined where they are read."""
+"""Channels that are gathered from one value are concatenated where they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two products that are added become one, of inputs that lie side by side."""
+"""The sum of two convolutions becomes one convolution of concatenated inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices that a CONCATENATION puts back side by side become one, or vanish."""
+"""Adjacent slices that a CONCATENATION joins become one slice, or are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pointwise convolution of few channels is computed where these are looked up."""
+"""A pointwise convolution of few channels is computed where the channels are gathered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that compute the same become one."""
+"""Nodes that compute the same value are merged."""
 
 from __future__ import annotations
 

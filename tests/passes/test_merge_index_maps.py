@@ -1,4 +1,4 @@
-"""Moves that treat each axis by itself become one."""
+"""Index maps that treat each axis separately are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of moves that only reorder become one move, a RESHAPE, or nothing."""
+"""Sequences of permutations become one permutation, a RESHAPE, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small convolutions of the same value become one, and their results slices of its result."""
+"""Small convolutions of the same value become one convolution, and slices of its result."""
 
 from __future__ import annotations
 

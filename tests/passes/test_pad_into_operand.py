@@ -1,4 +1,4 @@
-"""A PAD that appends channels becomes part of the element-wise op that reads it."""
+"""A PAD that appends channels becomes part of the elementwise op that reads it."""
 
 from __future__ import annotations
 

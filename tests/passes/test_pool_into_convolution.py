@@ -1,4 +1,4 @@
-"""A pool takes its maxima where the convolution that it reads makes them."""
+"""A max pool is fused into the convolution that computes its input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products that no kernel can compute on the way are computed in the sums that read them."""
+"""Products that no kernel can fuse are computed in the sums that read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products around a softmax keep the dimensions of its scores."""
+"""Products around a softmax get the dimensions of its scores."""
 
 from __future__ import annotations
 

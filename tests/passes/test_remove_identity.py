@@ -1,4 +1,4 @@
-"""Nodes that change nothing are dropped."""
+"""Nodes that do not change their input are removed."""
 
 from __future__ import annotations
 

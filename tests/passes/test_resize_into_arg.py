@@ -1,4 +1,4 @@
-"""ARG_MAX searches channels that it resizes itself."""
+"""ARG_MAX resizes its input while it searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products by computed weights that lead to a softmax are products of matrices."""
+"""Products with computed weights before a softmax become products of matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales and shifts by constants behind a convolution become part of its weights and its bias."""
+"""Constant scales and shifts after a convolution become part of its weights and bias."""
 
 from __future__ import annotations
 

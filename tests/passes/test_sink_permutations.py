@@ -1,4 +1,4 @@
-"""Permutations go below element-wise ops where another one behind these undoes them."""
+"""Permutations move after elementwise ops if a later permutation reverses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a transposed value are cut before the transpose."""
+"""Slices of a transposed value move before the transpose."""
 
 from __future__ import annotations
 

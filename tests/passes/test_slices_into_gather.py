@@ -1,4 +1,4 @@
-"""Slices of one value that take turns are a gather of its channels."""
+"""Alternating slices of one value become a gather of its channels."""
 
 from __future__ import annotations
 

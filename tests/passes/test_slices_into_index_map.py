@@ -1,4 +1,4 @@
-"""Slices of one value that are joined in another order become an index map with factors."""
+"""Slices of one value that are concatenated in another order become an index map."""
 
 from __future__ import annotations
 

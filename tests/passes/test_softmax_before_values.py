@@ -1,4 +1,4 @@
-"""Products of transposed values and a softmax are those of the softmax and the values."""
+"""Products of transposed values and a softmax become products of the softmax and the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epilogues that change the type of a result are split where a kernel may read few buffers."""
+"""Epilogues that change the result's type are split if a kernel may read few buffers."""
 
 from __future__ import annotations
 

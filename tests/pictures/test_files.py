@@ -1,4 +1,4 @@
-"""Files with another picture input: what stays in them, and what cannot be."""
+"""Files with another picture input: unchanged parts, and rejected files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a picture an input shows, and back: where on the picture its answers are."""
+"""The part of a picture that an input shows, and the positions of results on the picture."""
 
 from __future__ import annotations
 

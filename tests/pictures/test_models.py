@@ -1,4 +1,4 @@
-"""Whole models that take a picture's bytes, beside pictures prepared on the CPU."""
+"""Whole models that take a picture's bytes, compared with preprocessing on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models make of a picture's bytes, beside NumPy: on the CPU and on each device."""
+"""Preprocessing inside models, compared with NumPy on the CPU and each device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that fails CI when models are at hand and tests of them were skipped."""
+"""The script that fails CI if models are available and their tests were skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that runs the tests in older runtimes: what it makes of what can go wrong."""
+"""The script that runs the tests in older runtimes, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around the code names what there is: versions, addresses, extras, commands."""
+"""Versions, addresses, extras and commands in the files around the code are correct."""
 
 from __future__ import annotations
 

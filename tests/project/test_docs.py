@@ -1,4 +1,4 @@
-"""The pages of docs/ that follow from the code are up to date, and its links lead somewhere."""
+"""The generated pages of docs/ are up to date, and links are not dead."""
 
 from __future__ import annotations
 

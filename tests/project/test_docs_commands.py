@@ -1,4 +1,4 @@
-"""Every command in a `console` block and every `python` block of the documents works."""
+"""Every `console` and `python` block of the documents works."""
 
 from __future__ import annotations
 

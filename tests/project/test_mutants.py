@@ -1,4 +1,4 @@
-"""The script that puts faults into the source: which faults, which tests, and what it says."""
+"""The script that inserts faults into the source: its faults, tests and output."""
 
 from __future__ import annotations
 

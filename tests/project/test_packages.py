@@ -1,4 +1,4 @@
-"""The packages hold what they must, a clean environment runs them, and the index can show them."""
+"""The packages are complete, and run in a clean environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/setup installs what a stage needs, and nothing when it is there."""
+"""scripts/setup installs the missing requirements of a stage, and nothing else."""
 
 from __future__ import annotations
 

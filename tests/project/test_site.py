@@ -1,4 +1,4 @@
-"""The documentation site: built without a warning, whole, and from nobody else's server."""
+"""The documentation site: complete, without warnings, and without files of other servers."""
 
 from __future__ import annotations
 

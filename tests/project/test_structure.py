@@ -1,4 +1,4 @@
-"""The shape of the project: layers import one way, and every file is registered."""
+"""The structure of the project: layers import one way, and every file is registered."""
 
 from __future__ import annotations
 

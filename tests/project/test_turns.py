@@ -1,4 +1,4 @@
-"""What is left out for time at one commit runs at another."""
+"""Tests that are skipped at one commit run at another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers and editors know of litegpu: its options, and what it returns."""
+"""Types that type checkers and editors see: options, results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names use the words of the field: those of another language do not come back."""
+"""Names and texts use the terms of the field: this module rejects words of a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a program ends, it ends at once, with its own exit code and nothing on stderr."""
+"""Every program ends at once, with its own exit code and nothing on stderr."""
 
 from __future__ import annotations
 

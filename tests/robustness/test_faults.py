@@ -1,4 +1,4 @@
-"""Any one call that fails, in any way, leaks nothing and stops nothing that comes later."""
+"""No single failing call leaks memory or prevents later calls."""
 
 from __future__ import annotations
 

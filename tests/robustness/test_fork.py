@@ -1,4 +1,4 @@
-"""What a forked child may do: a typed error at once, or all there is; it never hangs."""
+"""A forked child gets a typed error at once, or can use everything; it never hangs."""
 
 from __future__ import annotations
 

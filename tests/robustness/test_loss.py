@@ -1,4 +1,4 @@
-"""Devices that fail for good, and invokes that take too long, on every backend."""
+"""Lost devices, and invokes that exceed the timeout, on every backend."""
 
 from __future__ import annotations
 

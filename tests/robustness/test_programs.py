@@ -1,4 +1,4 @@
-"""The programs of this suite: what they print, how they end, and that none of them hangs on."""
+"""The programs of this suite: their output, their exit, and no hangs."""
 
 from __future__ import annotations
 

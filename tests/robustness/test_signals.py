@@ -1,4 +1,4 @@
-"""Interrupts reach the program as themselves, whatever litegpu is doing, and leave it whole."""
+"""Interrupts reach the program unchanged at any time, and leave litegpu usable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several threads: delegates made, shared and closed, interpreters made, run and dropped."""
+"""Several threads: delegates and interpreters that are created, shared, run and closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ctypes mirrors of the runtime's C interface against a C compiler and known layouts."""
+"""The ctypes structs of the runtime's C interface, compared with a C compiler and known layouts."""
 
 from __future__ import annotations
 

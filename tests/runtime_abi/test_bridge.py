@@ -1,4 +1,4 @@
-"""The delegate inside the interpreter: everything users do with interpreters must keep working."""
+"""The delegate inside the interpreter: all uses of interpreters still work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors inside a callback reach the user as text, never the runtime as an exception."""
+"""Errors inside a callback reach the user as text, and no exception reaches the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpreters, delegates and models may be dropped in any order."""
+"""Interpreters, delegates and models may be deleted in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that the GPU and the CPU share: partitions, tensors that both read, dynamic shapes."""
+"""Models that run on both GPU and CPU: partitions, shared tensors, dynamic shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are called by signature, with one delegate or several, and copies of delegates."""
+"""Models called by signature, with one or several delegates, and copies of delegates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse constants: what their descriptions mean, and damaged ones."""
+"""Sparse constants: valid and damaged descriptions."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def test_a_computed_input_is_refused() -> None:
     values = {v: Value(v, f"v{v}", (2, 3), DType.FLOAT32) for v in (0, 1)}
     found = check_support(Graph(values, (Node(0, "DENSIFY", 1, (0,), (1,)),), (0,), (1,)))
     assert found.reasons == {
-        0: "Only constants are made dense; the input is computed, described wrongly, or too large."
+        0: "Only constants are expanded; the input is computed, invalid or too large."
     }

@@ -1,4 +1,4 @@
-"""Graphs that others run: what is delegated of them, how often it runs, and how they are read."""
+"""Graphs that other graphs call: delegation, number of runs, and reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that lie in a device's pinned memory: where, for how long, and that results stay."""
+"""Tensors in a device's pinned memory: when they are bound, and that results remain valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the storage of values and the kernels that read them suit each other."""
+"""Checks whether the storage of values matches the kernels that read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storms of signals whose handler raises, as Ctrl-C does, but only inside the code under test."""
+"""Signals whose handler raises, like Ctrl-C, but only inside the code under test."""
 
 from __future__ import annotations
 

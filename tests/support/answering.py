@@ -1,4 +1,4 @@
-"""What a model answers on each device, and on the CPU."""
+"""The answers of a model on each device, and on the CPU."""
 
 from __future__ import annotations
 

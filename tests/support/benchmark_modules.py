@@ -1,4 +1,4 @@
-"""Imports the scripts of benchmarks/, which import one another as programs do."""
+"""Imports the scripts of benchmarks/, which import each other as modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two results are compared, and what is said when they differ."""
+"""Comparison of two results, and the message if they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions as graphs without a model, for kernels that a storage or a device asks for."""
+"""Convolutions as graphs without a model, for kernels that need a certain storage or device."""
 
 from __future__ import annotations
 

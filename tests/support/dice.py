@@ -1,4 +1,4 @@
-"""Chance by one method, so that hypothesis and a seeded generator can draw the same things."""
+"""Random choices with one interface for hypothesis and for a seeded generator."""
 
 from __future__ import annotations
 

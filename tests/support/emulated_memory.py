@@ -1,4 +1,4 @@
-"""The memory of the emulated GPU, and what each launch may touch of it (see cuda_checks.h)."""
+"""The memory of the emulated GPU, and the ranges that a launch may access (see cuda_checks.h)."""
 
 from __future__ import annotations
 

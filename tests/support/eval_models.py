@@ -1,4 +1,4 @@
-"""Small classifiers and detectors whose answers are known, and pictures of one colour."""
+"""Small classifiers and detectors with known results, and pictures of one color."""
 
 from __future__ import annotations
 

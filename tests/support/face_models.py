@@ -1,4 +1,4 @@
-"""Models that see a face on any picture, and the metadata of its geometry."""
+"""Models that detect a face on any picture, and the metadata of its geometry."""
 
 from __future__ import annotations
 

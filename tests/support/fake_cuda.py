@@ -1,4 +1,4 @@
-"""A driver of CUDA without a GPU, which counts what it hands out and fails when it is told to."""
+"""A CUDA driver without a GPU, which counts allocations and injects failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVML without a GPU: boards whose power follows a clock that only tests move."""
+"""NVML without a GPU: the power of its boards follows a clock that tests control."""
 
 from __future__ import annotations
 

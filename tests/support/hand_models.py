@@ -1,4 +1,4 @@
-"""Models that see palms, hands and gestures on any picture."""
+"""Models that detect palms, hands and gestures on any picture."""
 
 from __future__ import annotations
 

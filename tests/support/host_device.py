@@ -1,4 +1,4 @@
-"""Devices of tests that are the host itself: a run is over when it returns."""
+"""Test devices that are the host itself: a run is complete when it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raises KeyboardInterrupt where the exception of a signal may come from, one place at a time."""
+"""Raises KeyboardInterrupt at every point where a signal's exception can occur, one at a time."""
 
 from __future__ import annotations
 

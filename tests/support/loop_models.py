@@ -1,4 +1,4 @@
-"""Models with a WHILE, spelled as the converter spells the recurrent layers of Keras."""
+"""Models with a WHILE, as the converter writes the recurrent layers of Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report, a profile and a model whose names are markup, for those who show them."""
+"""A report, a profile and a model whose names contain markup, for tests of their display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The op table with inputs and weights of other magnitudes than usual, beyond half's range too."""
+"""The op table with inputs and weights of other magnitudes, also beyond the range of half."""
 
 from __future__ import annotations
 

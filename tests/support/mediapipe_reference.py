@@ -1,4 +1,4 @@
-"""MediaPipe's custom operations in NumPy, for the runtime has no CPU kernels of them."""
+"""MediaPipe's custom operations in NumPy, because the runtime has no CPU kernels for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether CUDA's compiler is here: `make setup` installs it wherever NVIDIA has wheels of it."""
+"""Whether CUDA's compiler is installed: `make setup` installs it if NVIDIA has wheels for it."""
 
 from __future__ import annotations
 

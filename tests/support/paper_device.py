@@ -1,4 +1,4 @@
-"""A device that exists on paper only: kernels are chosen and written for it, but never run."""
+"""A device without hardware: kernels are selected and rendered for it, but never run."""
 
 from __future__ import annotations
 

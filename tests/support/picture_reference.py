@@ -1,4 +1,4 @@
-"""What a model is to make of a picture's bytes, said once more with NumPy."""
+"""Picture preprocessing in NumPy, as the reference for models."""
 
 from __future__ import annotations
 

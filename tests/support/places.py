@@ -1,4 +1,4 @@
-"""Where the checkout has what: the one file of the tests that knows how deep it lies."""
+"""Paths in the checkout; no other file of the tests depends on the folder structure."""
 
 from __future__ import annotations
 

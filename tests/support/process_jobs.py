@@ -1,4 +1,4 @@
-"""Preparations that tell in which process they are; importing them imports little."""
+"""Preparation functions that report their process; importing them imports little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws cases of operations on single elements, of reductions, choices and indices."""
+"""Draws cases of elementwise operations, reductions, selections and indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of random models that move, reduce, compare and choose elements: see random_models."""
+"""Steps of random models that move, reduce, compare and select elements: see random_models."""
 
 from __future__ import annotations
 

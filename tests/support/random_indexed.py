@@ -1,4 +1,4 @@
-"""Draws cases of operations that choose, replace or join parts of a value by indices."""
+"""Draws cases of operations that select, replace or combine parts of a value by indices."""
 
 from __future__ import annotations
 

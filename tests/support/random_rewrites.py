@@ -1,4 +1,4 @@
-"""Steps of random models that are made of what the passes look for: see random_models."""
+"""Steps of random models with the patterns that passes match: see random_models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of random models that sum products, or are logic: see random_models."""
+"""Steps of random models that sum products or compute bools: see random_models."""
 
 from __future__ import annotations
 

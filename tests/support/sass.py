@@ -1,4 +1,4 @@
-"""What NVRTC made of a kernel, as the machine reads it: instructions of compute capability 9.0."""
+"""The machine instructions of a kernel compiled by NVRTC for compute capability 9.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that take a picture, and whose answers are known; and what reading these takes."""
+"""Small models that take a picture and have known results, and functions that read them."""
 
 from __future__ import annotations
 

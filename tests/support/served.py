@@ -1,4 +1,4 @@
-"""`litegpu serve` in a process of its own, and requests to it."""
+"""`litegpu serve` in a separate process, and requests to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of sounds, whose answers are the sounds."""
+"""Models of sounds that return their input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes constants whose elements lie packed, as converters store pruned weights."""
+"""Writes constants with sparse encoding, as converters store pruned weights."""
 
 from __future__ import annotations
 

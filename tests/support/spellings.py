@@ -1,4 +1,4 @@
-"""Activations as models spell them out, as data: what the composing pass is tested with."""
+"""Activations as models express them in several ops, as data for tests of compose_elementwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests run in turns, for time, and what asks for all of it: LITEGPU_TEST_ALL=1."""
+"""Selects the tests of a commit, to save time; LITEGPU_TEST_ALL=1 selects all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with variables, spelled as the converter spells those of Keras."""
+"""Models with variables, as the converter writes those of Keras."""
 
 from __future__ import annotations
 

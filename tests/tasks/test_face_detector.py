@@ -1,4 +1,4 @@
-"""Faces and points on them."""
+"""Detection of faces and their keypoints."""
 
 from __future__ import annotations
 

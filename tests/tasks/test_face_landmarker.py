@@ -1,4 +1,4 @@
-"""Faces: landmarks, blendshapes, poses, and how faces are followed in a video."""
+"""Faces: landmarks, blendshapes, poses, and tracking in a video."""
 
 from __future__ import annotations
 

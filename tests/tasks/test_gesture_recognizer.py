@@ -1,4 +1,4 @@
-"""Gestures of hands: what the models get, and which of two classifiers decides."""
+"""Gestures of hands: the inputs of the models, and the choice between two classifiers."""
 
 from __future__ import annotations
 

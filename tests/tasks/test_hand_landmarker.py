@@ -1,4 +1,4 @@
-"""Hands, their landmarks, and how they are followed in a video."""
+"""Hands, their landmarks, and tracking in a video."""
 
 from __future__ import annotations
 

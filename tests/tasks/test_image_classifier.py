@@ -1,4 +1,4 @@
-"""Classes, their names and scores."""
+"""Classification: classes, their names and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, and which of their pixels a model gets."""
+"""Images, and the pixels that a model gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects, their boxes and classes."""
+"""Detection of objects: boxes and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Persons, their landmarks and masks, and how they are followed and smoothed in a video."""
+"""Persons, their landmarks and masks, and tracking with smoothing in a video."""
 
 from __future__ import annotations
 

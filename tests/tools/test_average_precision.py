@@ -1,4 +1,4 @@
-"""Mean average precision: against cases that were worked out by hand, and beside pycocotools."""
+"""Mean average precision, compared with cases computed by hand and with pycocotools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu batch`: its rows, columns and lines, failing samples, and what it refuses."""
+"""`litegpu batch`: its rows, columns and output lines, failing samples, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu batch` that is interrupted, has no room, or goes on: nothing half-written."""
+"""`litegpu batch` that is interrupted, has a full disk, or resumes: files are always whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu benchmark_model`: the lines of TensorFlow Lite's tool, and what it refuses."""
+"""`litegpu benchmark_model`: the output lines of TensorFlow Lite's tool, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu build-delegate`: its library in Python, in a program without Python, and in others."""
+"""`litegpu build-delegate`: its library in Python, in a C program, and in other programs."""
 
 from __future__ import annotations
 

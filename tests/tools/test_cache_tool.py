@@ -1,4 +1,4 @@
-"""`litegpu cache`: lists, verifies, limits, clears and warms what is kept."""
+"""`litegpu cache`: lists, verifies, limits, clears and fills the cache."""
 
 from __future__ import annotations
 

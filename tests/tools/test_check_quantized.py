@@ -1,4 +1,4 @@
-"""What `litegpu check` says of quantized models: how they are stored, what each way could run."""
+"""`litegpu check` on quantized models: their storage, and the nodes that each mode can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu completion`: what shells propose, asked of the shells themselves."""
+"""`litegpu completion`: completions, as the shells themselves compute them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and progress: what fits, what gives way, and what a terminal is told meanwhile."""
+"""Tables and progress bars: widths, shortened columns, and output to a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option of the delegate is a flag of every tool that makes one."""
+"""Every option of the delegate is a flag of every tool that creates one."""
 
 from __future__ import annotations
 

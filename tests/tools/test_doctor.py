@@ -1,4 +1,4 @@
-"""`litegpu doctor`: each thing that keeps models from a GPU is found, with what would help."""
+"""`litegpu doctor`: finds each problem between models and a GPU, with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `litegpu doctor` tries in processes of their own, among packages that are broken."""
+"""The trials of `litegpu doctor` in separate processes, with broken packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads: from a local server, checked by SHA-256, kept once."""
+"""Downloads from a local server, verified by SHA-256 and stored once."""
 
 from __future__ import annotations
 

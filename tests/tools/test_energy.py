@@ -1,4 +1,4 @@
-"""Energy per inference: meters of GPUs and CPUs, the two phases, and benchmark_model's lines."""
+"""Energy per inference: meters of GPUs and CPUs, the two phases, and the tool's output lines."""
 
 from __future__ import annotations
 

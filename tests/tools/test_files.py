@@ -1,4 +1,4 @@
-"""Files that tools write: whole or not at all."""
+"""Files that tools write are complete or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flag spelling: TensorFlow Lite's `--flag=value`, `--flag value`, and booleans."""
+"""Syntax of flags: TensorFlow Lite's `--flag=value`, `--flag value`, and booleans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegates in shared libraries of other makers, compiled here: loaded, run, refused, crashing."""
+"""Delegates in shared libraries of other vendors: loaded, run, rejected, crashing."""
 
 from __future__ import annotations
 

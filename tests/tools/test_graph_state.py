@@ -1,4 +1,4 @@
-"""All tensors and nodes of an interpreter, told to people and to programs by benchmark_model."""
+"""All tensors and nodes of an interpreter, printed by benchmark_model as text and as data."""
 
 from __future__ import annotations
 

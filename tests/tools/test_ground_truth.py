@@ -1,4 +1,4 @@
-"""What is on pictures, in the three forms, and the tools that write it."""
+"""Ground truth in its three formats, and the tools that write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu inference_diff`: its inputs, its figures, its lines and files, and what it refuses."""
+"""`litegpu inference_diff`: its inputs, figures, output lines and files, and errors."""
 
 from __future__ import annotations
 

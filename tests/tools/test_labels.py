@@ -1,4 +1,4 @@
-"""Class names from a file, from the model's own metadata, and of ImageNet."""
+"""Class names from a file, from the model's metadata, and of ImageNet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latency and agreement figures, on interpreters made of a few lines."""
+"""Figures for latency and agreement, on fake interpreters."""
 
 from __future__ import annotations
 

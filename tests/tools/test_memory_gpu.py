@@ -1,4 +1,4 @@
-"""The memory of GPUs that benchmark_model tells: NVML's figures, and what it says without them."""
+"""GPU memory in benchmark_model: NVML's figures, and the output without NVML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where models are found: paths, folders, earlier downloads, the network, the zoo."""
+"""Lookup of models: paths, folders, earlier downloads, the network, the zoo."""
 
 from __future__ import annotations
 

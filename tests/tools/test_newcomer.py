@@ -1,4 +1,4 @@
-"""The tools as somebody meets them first: a plain install, a terminal of 80 columns, odd wishes."""
+"""The tools for a new user: a plain install, a terminal of 80 columns, wrong commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu inference_diff --per_node`: it names the node that was made to go wrong."""
+"""`litegpu inference_diff --per_node` finds the node with an injected error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""imagenet_image_classification and coco_object_detection: lines, files, figures and refusals."""
+"""imagenet_image_classification and coco_object_detection: output, files, figures and errors."""
 
 from __future__ import annotations
 

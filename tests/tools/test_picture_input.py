@@ -1,4 +1,4 @@
-"""`litegpu picture_input`: flags become what `with_picture_input` takes."""
+"""`litegpu picture_input`: flags become arguments of `with_picture_input`."""
 
 from __future__ import annotations
 

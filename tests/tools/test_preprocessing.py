@@ -1,4 +1,4 @@
-"""Pictures as the evaluations prepare them: decoded, cropped, resized and scaled."""
+"""Picture preprocessing of the evaluations: decoding, cropping, resizing and scaling."""
 
 from __future__ import annotations
 

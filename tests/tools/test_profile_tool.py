@@ -1,4 +1,4 @@
-"""`litegpu profile`: its tables, its files, and what it refuses."""
+"""`litegpu profile`: its tables, its files, and errors."""
 
 from __future__ import annotations
 

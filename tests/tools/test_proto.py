@@ -1,4 +1,4 @@
-"""Messages by names and numbers: their bytes, and their text."""
+"""Protocol buffer messages by names and numbers: their bytes, and their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags about delegates that TensorFlow Lite's tools share, and the delegates they make."""
+"""The delegate flags of TensorFlow Lite's tools, and the delegates that they create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that the runtime itself rejects, or that end the process: what `litegpu check` says."""
+"""`litegpu check` on models that the runtime rejects, or that crash the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu benchmark --sweep`: its table, its files, its advice, and what goes wrong on the way."""
+"""`litegpu benchmark --sweep`: its table, files and advice, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models for other batches: what follows the rows, and what cannot."""
+"""Models rewritten for other batch sizes, and models that cannot be rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as objects: constants behind the tables, as files of more than 2 GB store them."""
+"""Models as objects: constants after the tables, as in files of more than 2 GB."""
 
 from __future__ import annotations
 

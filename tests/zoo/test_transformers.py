@@ -1,4 +1,4 @@
-"""Transformers of the zoo: node by node what converters write for the same layers."""
+"""Transformers of the zoo have the nodes that converters write for the same layers."""
 
 from __future__ import annotations
 

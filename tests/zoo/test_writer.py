@@ -1,4 +1,4 @@
-"""The .tflite writer: what it writes is what the runtime and the schema read back."""
+"""The .tflite writer: the runtime and the schema read back what it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model zoo: every network runs, is what it claims to be, and is the same bytes each time."""
+"""The model zoo: every network runs, has the documented properties, and has constant bytes."""
 
 from __future__ import annotations
 

@@ -204,7 +204,8 @@ def render(
 ) -> KernelText:
     """Return the kernel; `inner` has epilogue ops on an input that the template computes itself.
 
-    The second part of `inner` applies to the value from which the template computes that input.
+    The second element of `inner` has epilogue ops on the value from which the template computes
+    that input.
 
     The rendered kernel is for launches with `groups` work groups.
 

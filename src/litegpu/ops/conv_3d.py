@@ -285,14 +285,14 @@ def _check_transposed(graph: Graph, node: Node) -> str:
     if not len(size) == len(taps) == len(image) == 5:
         return f"Output shape {size}, filter {list(taps)}, input {list(image)}: all must be 5-D."
     if taps[4] != image[4] or taps[3] != size[4] or min(size) < 1:
-        return f"A filter of {list(taps)} does not make {size} of {list(image)}."
+        return f"A filter of {list(taps)} does not produce {size} from {list(image)}."
     if reason := _check_window(node, taps[:3], tuple(size[1:4])):
         return reason
     convolved = _result_shape(node, tuple(size), taps[:3], image[4])
     if convolved != image:
         return (
             f"The output shape {size} does not belong to an input of {list(image)} with "
-            f"padding {node.params['padding']}: a convolution makes {list(convolved)} of it."
+            f"padding {node.params['padding']}: a convolution reduces it to {list(convolved)}."
         )
     phases = _Phases.of(node, taps[0], size[1])
     elements = phases.elements(taps, _dilations(node))

@@ -29,10 +29,7 @@ class Densify(Op):
             return reason
         source = graph.values[node.inputs[0]]
         if not source.is_constant:
-            return (
-                "Only constants are made dense; the input is computed, described wrongly, or too "
-                "large."
-            )
+            return "Only constants are expanded; the input is computed, invalid or too large."
         result = graph.values[node.outputs[0]]
         if result.dtype is not source.dtype:
             return f"The result is {result.dtype.name}, of a constant of {source.dtype.name}."

@@ -99,7 +99,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     ):
         return (
             f"Rows of {list(rows)} with weights of {list(weights)} at indices of {list(indices)} "
-            f"do not make {shape} of {list(table)}."
+            f"do not produce {shape} from {list(table)}."
         )
     if rows[0] > MOST_ROWS:
         return f"The node combines {rows[0]} rows; at most {MOST_ROWS} are supported."

@@ -72,7 +72,7 @@ def _check_table(graph: Graph, node: Node) -> str:
         shapes = [list(each.shape) for each in (wanted, keys, table)]
         return f"Keys of {shapes[0]} are looked up by those of {shapes[1]} in {shapes[2]}."
     if rows.dtype is not table.dtype or hits.dtype is not DType.UINT8:
-        return f"It gives {rows.dtype.name} and {hits.dtype.name} of {table.dtype.name}."
+        return f"A table of {table.dtype.name} gives {rows.dtype.name} and {hits.dtype.name}."
     return ""
 
 

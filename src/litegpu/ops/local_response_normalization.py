@@ -63,4 +63,4 @@ def _check_channels(graph: Graph, node: Node) -> str:
     shape, radius = graph.values[node.inputs[0]].shape, node.params["radius"]
     if len(shape) == 4 and radius >= 0 and shape[3] <= _MOST_CHANNELS:
         return ""
-    return f"A radius of {radius} in {list(shape)} is not handled."
+    return f"A radius of {radius} in {list(shape)} is not supported."

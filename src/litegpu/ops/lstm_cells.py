@@ -192,8 +192,8 @@ def shares(blocks: int, what: str, ctx: LowerContext) -> tuple[int, int]:
     owned = -(-blocks // min(_MAX_ITEMS, ctx.target.max_work_group_size))
     if owned > _MAX_OWNED:
         raise CompilationError(
-            f"{what} is too wide for the {ctx.target.max_work_group_size} work items that can "
-            "share memory there. Use another device or backend."
+            f"{what} is too wide for the {ctx.target.max_work_group_size} work items of "
+            "a group. Use another device or backend."
         )
     return owned, -(-blocks // owned)
 

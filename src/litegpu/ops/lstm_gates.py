@@ -101,7 +101,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     cells = before[1]
     if weights != (4 * cells, data[1] + cells) or bias != (4 * cells,):
         return (
-            f"Weights of {list(weights)} and a bias of {list(bias)} do not make 4 gates of "
+            f"Weights of {list(weights)} and a bias of {list(bias)} do not form 4 gates of "
             f"{cells} cells."
         )
     return checks.states(graph, node, (_ACTIVATION, _STATE), (data[0], cells))

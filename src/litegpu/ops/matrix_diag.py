@@ -101,7 +101,7 @@ def _mask(height: int, width: int, new_value: NewValue) -> int:
 def _check_mask(height: int, width: int) -> str:
     if 0 < max(height, width) ** 2 <= _MOST_ELEMENTS:
         return ""
-    return f"Matrices of {height} x {width} elements are not handled."
+    return f"Matrices of {height} x {width} elements are not supported."
 
 
 def _check_diagonal(graph: Graph, node: Node) -> str:

@@ -70,7 +70,7 @@ class NonMaxSuppression(Op):
         wanted = [DType.INT32, *[DType.FLOAT32] * (self._limits - 2), DType.INT32]
         if types == wanted:
             return ""
-        return f"It gives {', '.join(each.name for each in types)}."
+        return f"The results are {', '.join(each.name for each in types)}."
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -74,5 +74,5 @@ def _check_values(graph: Graph, node: Node) -> str:
         return f"On is {on.dtype.name}, off {off.dtype.name}, the result {result.dtype.name}."
     (size,) = constant_list(graph, depth.id)
     if not 0 < size <= 1 << 20:
-        return f"A depth of {size} is not handled."
+        return f"A depth of {size} is not supported."
     return ""

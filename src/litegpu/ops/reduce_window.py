@@ -209,7 +209,7 @@ def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
         )
     whole, shape = spread_shape(source.shape, found.spacing), found.result(source.shape)
     if min(shape) < 1:
-        return f"Windows of {list(window[0])} leave a value of {list(whole)}."
+        return f"Windows of {list(window[0])} are too large for a value of {list(whole)}."
     if math.prod(window[0]) > _MOST_TERMS:
         return f"Windows of {list(window[0])} have more than {_MOST_TERMS} elements."
     return checks.size(node.outputs[0], (math.prod(shape), math.prod(window[0])))

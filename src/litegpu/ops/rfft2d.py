@@ -129,7 +129,7 @@ def _check_lengths(graph: Graph, node: Node) -> str:
     if any(n < 1 or n & (n - 1) for n in lengths):
         return f"The lengths {lengths} are not powers of two, which the CPU requires, too."
     if lengths[1] < 2 or max(lengths) > _MOST_LENGTH:
-        return f"Lengths from [1, 2] to {[_MOST_LENGTH] * 2} are handled, not {lengths}."
+        return f"Lengths from [1, 2] to {[_MOST_LENGTH] * 2} are supported, not {lengths}."
     return ""
 
 

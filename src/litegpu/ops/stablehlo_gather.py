@@ -374,7 +374,7 @@ def _check_scatter(graph: Graph, node: Node) -> str:
         return _do_not_fit(part)
     grows = {*ops} & {"STABLEHLO_ADD", "STABLEHLO_MULTIPLY"} and dtype not in NUMBERS.dtypes
     if grows or (ops and dtype in VIEWED_AS):
-        return f"{ops[0]} of {dtype.name} is not handled."
+        return f"{ops[0]} of {dtype.name} is not supported."
     if math.prod(update) > MOST_ROWS:
         return f"The node scatters {math.prod(update)} elements; at most {MOST_ROWS} are supported."
     return ""

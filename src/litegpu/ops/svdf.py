@@ -276,7 +276,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     ):
         return (
             f"An input of {list(data)} with weights of {list(features)} and {list(time)} does not "
-            f"make an SVDF of rank {rank}."
+            f"form an SVDF of rank {rank}."
         )
     if node.inputs[_BIAS] != ABSENT:
         bias = graph.values[node.inputs[_BIAS]].shape

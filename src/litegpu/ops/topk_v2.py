@@ -85,11 +85,13 @@ def _check_count(graph: Graph, node: Node) -> str:
     source, values, places = (graph.values[v] for v in (node.inputs[0], *node.outputs))
     count = constant_list(graph, node.inputs[1])
     if not source.shape or len(count) != 1 or not 0 < count[0] <= source.shape[-1]:
-        return f"The {count} largest of {list(source.shape)} are wanted."
+        return f"The {count} largest elements of {list(source.shape)} are requested."
     if source.shape[-1] > _MOST_ELEMENTS:
         return f"Rows have {source.shape[-1]} elements; at most {_MOST_ELEMENTS} are supported."
     if values.dtype is not source.dtype or places.dtype is not DType.INT32:
-        return f"It gives {values.dtype.name} and {places.dtype.name} of {source.dtype.name}."
+        return (
+            f"The results are {values.dtype.name} and {places.dtype.name} for {source.dtype.name}."
+        )
     return ""
 
 

@@ -196,7 +196,7 @@ def _check_geometry(graph: Graph, node: Node) -> str:
     if not len(size) == len(taps) == len(image) == 4:
         return f"Output shape {size}, filter {list(taps)}, input {list(image)}: all must be 4-D."
     if taps[3] != image[3] or min(size) < 1:
-        return f"A filter of {list(taps)} does not make {size} of {list(image)}."
+        return f"A filter of {list(taps)} does not produce {size} from {list(image)}."
     reason = window.check_window(node.params, (taps[1], taps[2]), (size[1], size[2]))
     if reason:
         return reason
@@ -204,6 +204,6 @@ def _check_geometry(graph: Graph, node: Node) -> str:
     if convolved != image or size[3] != taps[0]:
         return (
             f"The output shape {size} does not belong to an input of {list(image)} with "
-            f"padding {node.params['padding']}: a convolution makes {list(convolved)} of it."
+            f"padding {node.params['padding']}: a convolution reduces it to {list(convolved)}."
         )
     return ""

@@ -129,7 +129,7 @@ def _check_memory(sizes: Sizes, normalized: bool) -> str:
         return ""
     return (
         f"{sizes.cells} cells and {sizes.outputs} outputs need {needed} bytes of work-group "
-        f"memory; {GROUP_MEMORY} are there on every device."
+        f"memory; some devices have only {GROUP_MEMORY}."
     )
 
 

@@ -61,13 +61,13 @@ class SequenceRnn(Op):
         if weights[1:] != data[-1:] or recurrent != (units, units) or bias != (units,):
             return (
                 f"Weights of {list(weights)} and {list(recurrent)} with a bias of {list(bias)} do "
-                f"not make an RNN of {data[-1]} inputs."
+                f"not fit an RNN of {data[-1]} inputs."
             )
         needed = group_memory(units, units, False)
         if needed > GROUP_MEMORY:
             return (
-                f"{units} units need {needed} bytes of work-group memory; {GROUP_MEMORY} are there "
-                "on every device."
+                f"{units} units need {needed} bytes of work-group memory; some devices "
+                f"have only {GROUP_MEMORY}."
             )
         batch = data[0 if self.rank == 2 or not node.params["time_major"] else 1]
         return checks.states(graph, node, (_STATE,), (batch, units))

@@ -194,7 +194,7 @@ def _check_graphs(graph: Graph, node: Node) -> str:
         has_scale(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
     if conditions and (handed := _shared_carry(bodies[0])):
-        return "The body returns input {} as result {}, which the CPU may overwrite before.".format(
+        return "The body returns input {} as result {}, which the CPU may overwrite first.".format(
             *handed
         )
     for inner in node.graphs:

@@ -265,7 +265,7 @@ class _Finder:
         return (left, right) if left and right else None
 
     def _statistics(self, node: Node, of: _Of) -> tuple[_Sum, _Sum] | None:
-        """Return both inputs if they are statistics of one shape, or zero: none is broadcast.
+        """Return both inputs if both are statistics of one shape or zero, without a broadcast.
 
         The finder checks the axes of the result where a node combines it with the value.
         """

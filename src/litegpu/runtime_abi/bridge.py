@@ -68,7 +68,7 @@ class NativeDelegate:
 
     @property
     def applicant(self) -> Applicant:
-        """The delegate. Raises InterpreterError after its deletion."""
+        """The delegate. Raises InterpreterError if the delegate was deleted."""
         found = self._applicant()
         if found is None:
             raise InterpreterError(

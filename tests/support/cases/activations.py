@@ -1,4 +1,4 @@
-"""Cases of activations that a model spells out."""
+"""Cases of activations that a model expresses in several ops."""
 
 from __future__ import annotations
 

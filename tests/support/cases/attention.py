@@ -1,4 +1,4 @@
-"""Cases of attention, as converters spell it: products, a softmax between them, heads around."""
+"""Cases of attention as converters write it: products, a softmax between them, heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case is: plain data that writes a piece of a model on a sheet."""
+"""A case: plain data that describes a part of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of the bytes of a tensor as elements of another type."""
+"""Cases of ops that reinterpret the bytes of a tensor as another type."""
 
 from __future__ import annotations
 

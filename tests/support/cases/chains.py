@@ -1,4 +1,4 @@
-"""Cases of several operations: what the passes fuse, move or do without."""
+"""Cases of several operations that the passes fuse, move or remove."""
 
 from __future__ import annotations
 

@@ -151,14 +151,14 @@ REJECTED = (
     Rejected(
         "CONV_3D_TRANSPOSE",
         (_UP, floats(3, 3, 3, 7, 6), _VIDEO),
-        "A filter of [3, 3, 3, 7, 6] does not make [1, 8, 10, 6, 8] of [1, 4, 5, 3, 6].",
+        "A filter of [3, 3, 3, 7, 6] does not produce [1, 8, 10, 6, 8] from [1, 4, 5, 3, 6].",
         params=_TWICE,
     ),
     Rejected(
         "CONV_3D_TRANSPOSE",
         (_UP, _UP_FILTER, _VIDEO),
         "The output shape [1, 8, 10, 6, 8] does not belong to an input of [1, 4, 5, 3, 6] with "
-        "padding same: a convolution makes [1, 8, 10, 6, 6] of it.",
+        "padding same: a convolution reduces it to [1, 8, 10, 6, 6].",
     ),
     Rejected(
         "CONV_3D_TRANSPOSE",

@@ -1,4 +1,4 @@
-"""Cases of operations that choose among boxes by their scores and overlaps."""
+"""Cases of operations that select boxes by their scores and overlaps."""
 
 from __future__ import annotations
 

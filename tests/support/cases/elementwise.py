@@ -1,4 +1,4 @@
-"""Cases of the element-wise operations, PRELU among them."""
+"""Cases of the elementwise operations, including PRELU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of floats beside bytes (dynamic-range quantization), equal to the CPU in every bit."""
+"""Cases of dynamic-range quantization, equal to the CPU in every bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of operations that choose, replace or join parts of a value by indices."""
+"""Cases of operations that select, replace or combine parts of a value by indices."""
 
 from __future__ import annotations
 

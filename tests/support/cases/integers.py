@@ -1,4 +1,4 @@
-"""Cases of integers: arithmetic to the last bit, moves, indices, casts between all types."""
+"""Cases of integers: exact arithmetic, moves, indices, casts between all types."""
 
 from __future__ import annotations
 

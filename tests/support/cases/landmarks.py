@@ -1,4 +1,4 @@
-"""Cases of MediaPipe's custom operations that read images and landmarks at computed places."""
+"""Cases of MediaPipe's custom operations that sample images and landmarks at computed positions."""
 
 from __future__ import annotations
 

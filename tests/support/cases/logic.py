@@ -1,4 +1,4 @@
-"""Cases of truth values and integers: comparisons, choices, casts, indices."""
+"""Cases of bools and integers: comparisons, selections, casts, indices."""
 
 from __future__ import annotations
 

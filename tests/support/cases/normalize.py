@@ -1,4 +1,4 @@
-"""Cases of normalizations, as exporters spell them."""
+"""Cases of normalizations as exporters write them."""
 
 from __future__ import annotations
 

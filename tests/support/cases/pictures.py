@@ -1,4 +1,4 @@
-"""Cases of what prepares pictures: bytes that are picked, resized, looked up and mixed."""
+"""Cases of picture preprocessing: selected, resized, gathered and mixed channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of convolutions of images with few channels, of whose results a pool takes maxima."""
+"""Cases of convolutions of images with few channels, followed by a max pool."""
 
 from __future__ import annotations
 

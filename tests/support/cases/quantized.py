@@ -1,4 +1,4 @@
-"""What cases of quantized tensors share: stored integers, scales, zero points."""
+"""Shared parts of cases of quantized tensors: stored integers, scales, zero points."""
 
 from __future__ import annotations
 

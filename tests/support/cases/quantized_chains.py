@@ -1,4 +1,4 @@
-"""Cases of several quantized operations, whose steps are fused into the kernels before them."""
+"""Cases of several quantized operations that are fused into the kernels before them."""
 
 from __future__ import annotations
 

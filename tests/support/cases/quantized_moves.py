@@ -1,4 +1,4 @@
-"""Cases of the ops that move stored integers, or fill with those that stand for zero."""
+"""Cases of the ops that move stored integers, or fill with the zero point."""
 
 from __future__ import annotations
 

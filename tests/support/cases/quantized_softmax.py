@@ -1,4 +1,4 @@
-"""Cases of SOFTMAX and its kin on bytes, equal to the CPU in every bit."""
+"""Cases of SOFTMAX and similar ops on bytes, equal to the CPU in every bit."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ REJECTED = (
     Rejected(
         "REDUCE_WINDOW",
         (_X, _FIRST, _longs(2, 3), _ONES, _longs(1, 3)),
-        "Windows of [2, 3] leave a value of [4, 5].",
+        "Windows of [2, 3] are too large for a value of [4, 5].",
         params=_ADD,
     ),
     Rejected(

@@ -84,6 +84,6 @@ REJECTED = (
     Rejected(
         "RFFT2D",
         (computed(4, 8), integers(4, 1)),
-        "Lengths from [1, 2] to [16384, 16384] are handled, not [4, 1].",
+        "Lengths from [1, 2] to [16384, 16384] are supported, not [4, 1].",
     ),
 )

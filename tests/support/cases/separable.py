@@ -1,4 +1,4 @@
-"""Cases of depthwise convolutions that pointwise ones read, which tensor cores run as one."""
+"""Cases of a depthwise and a pointwise convolution, which tensor cores compute in one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of SOFTMAX and its kin, and of CUMSUM."""
+"""Cases of SOFTMAX and similar ops, and of CUMSUM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of SVDF: floats, floats with weights of bytes, and bytes."""
+"""Cases of SVDF: floats, floats with 8-bit weights, and 8-bit integers."""
 
 from __future__ import annotations
 

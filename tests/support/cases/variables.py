@@ -1,4 +1,4 @@
-"""Cases of variables; what they keep between invokes is in tests/ops/test_variables.py."""
+"""Cases of variables; tests/ops/test_variables.py tests their values between invokes."""
 
 from __future__ import annotations
 

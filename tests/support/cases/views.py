@@ -1,4 +1,4 @@
-"""Convolutions of images with borders, of enlarged ones, and of pixels that lie apart."""
+"""Convolutions of padded, upsampled and strided images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damages bundles and files of language models: they are read or rejected, in little memory."""
+"""Damages bundles and files of language models: litegpu reads or rejects them, in little memory."""
 
 from __future__ import annotations
 

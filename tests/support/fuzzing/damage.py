@@ -1,4 +1,4 @@
-"""Damages the bytes of whole files: what a broken disk, a bad download or a stranger makes."""
+"""Damages the bytes of whole files, like a broken disk, a bad download or an attacker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damages what is kept in serialization_dir: models run as before, and the files are mended."""
+"""Damages files in serialization_dir: models run as before, and the files are replaced."""
 
 from __future__ import annotations
 

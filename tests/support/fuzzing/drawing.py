@@ -1,4 +1,4 @@
-"""Draws networks: convolutions, blocks as networks have them, and every family of drawn cases."""
+"""Draws networks: convolutions, common blocks, and every family of random cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads damaged files: the process must live, and whatever is wrong must have a typed error."""
+"""Loads damaged files: the process must survive, and every error must be typed."""
 
 from __future__ import annotations
 

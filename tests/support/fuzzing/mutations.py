@@ -1,4 +1,4 @@
-"""Damages models through the schema's objects: files stay well formed, their meaning does not."""
+"""Damages models through the schema's objects: files remain well formed, but not valid."""
 
 from __future__ import annotations
 

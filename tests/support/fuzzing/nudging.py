@@ -1,4 +1,4 @@
-"""Changes a model's numbers by about an ulp, those too that it computes on the way."""
+"""Changes a model's numbers by about an ulp, including intermediate values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damages FlexBuffers, the options of custom operations: they are read soon, or refused."""
+"""Damages FlexBuffers, the options of custom operations: they are read or rejected quickly."""
 
 from __future__ import annotations
 

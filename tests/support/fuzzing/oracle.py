@@ -1,4 +1,4 @@
-"""Makes mutants and decides about each: the CPU's built-in kernels say what is right."""
+"""Creates mutants, and checks each against the CPU's built-in kernels."""
 
 from __future__ import annotations
 

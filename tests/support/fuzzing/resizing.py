@@ -1,4 +1,4 @@
-"""Gives the inputs of one interpreter shape after shape: each does as on the CPU, or is refused."""
+"""Resizes the inputs of one interpreter repeatedly, and compares each result with the CPU's."""
 
 from __future__ import annotations
 

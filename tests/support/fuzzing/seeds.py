@@ -1,4 +1,4 @@
-"""Valid models to mutate: one for each line of the op table, and some with several operations."""
+"""Valid models to mutate: one for each line of the op table, and models of several operations."""
 
 from __future__ import annotations
 

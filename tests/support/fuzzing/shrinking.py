@@ -1,4 +1,4 @@
-"""Makes a network that goes wrong smaller, as long as the smaller one goes wrong, too."""
+"""Reduces a failing network to a smaller one that still fails."""
 
 from __future__ import annotations
 

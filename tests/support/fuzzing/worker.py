@@ -1,4 +1,4 @@
-"""Processes that run models and may crash: what they did so far is known, and others take over."""
+"""Processes that run models and may crash; their results are recorded, and others continue."""
 
 from __future__ import annotations
 

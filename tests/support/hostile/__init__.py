@@ -1,1 +1,1 @@
-"""Small model files that ask for much, and what litegpu takes for them."""
+"""Small model files that request a lot of work, and the cost of loading them."""

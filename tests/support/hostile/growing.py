@@ -1,4 +1,4 @@
-"""Models of any number of nodes, in shapes that invite work which grows with its square."""
+"""Models of any number of nodes, in patterns for which naive code takes quadratic time."""
 
 from __future__ import annotations
 

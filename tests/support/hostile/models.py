@@ -1,4 +1,4 @@
-"""Models of less than a megabyte that ask for much."""
+"""Models of less than a megabyte that request a lot of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of custom operations: few bytes that stand for many values."""
+"""Options of custom operations: few bytes that represent many values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes files whose parts share their bytes, as the format allows and no converter does."""
+"""Writes files whose parts share their bytes, which the format permits but no converter does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the graph rewrites: each on graphs made by hand, and on models that run."""
+"""Tests of the graph passes, on graphs built by hand and on models that run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Graphs made by hand, as the passes get them, and what every pass must hold to."""
+"""Graphs built by hand, as input of the passes, and checks that every pass must fulfill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that run with and without a pass; the arithmetic of most is exact."""
+"""Small models that run with and without a pass; most have exact arithmetic."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How programs live and end: every test runs on every backend that has a device."""
+"""Start, interruption and end of programs, tested on every backend that has a device."""

@@ -1,4 +1,4 @@
-"""What `faults` needs to make calls of OpenGL and of wgpu fail."""
+"""Injects failures of OpenGL and wgpu calls, for `faults`."""
 
 from __future__ import annotations
 

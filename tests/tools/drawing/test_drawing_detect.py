@@ -1,4 +1,4 @@
-"""Detectors: their outputs in any order, boxes relative to anchors, what is drawn."""
+"""Detectors: outputs in any order, boxes relative to anchors, and drawings."""
 
 from __future__ import annotations
 

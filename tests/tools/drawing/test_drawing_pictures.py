@@ -1,4 +1,4 @@
-"""Masks, pictures and classes as answers; what a model is for; ink and names."""
+"""Masks, pictures and classes as results; the task of a model; colors and names."""
 
 from __future__ import annotations
 

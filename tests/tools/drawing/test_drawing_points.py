@@ -1,4 +1,4 @@
-"""Points of bodies, hands and faces: from maps and from vectors, and how they are drawn."""
+"""Keypoints of bodies, hands and faces from heatmaps and vectors, and their drawings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`litegpu run --output`: from the command line to what is on the drawing."""
+"""`litegpu run --output`: from the command line to the drawing."""
 
 from __future__ import annotations
 

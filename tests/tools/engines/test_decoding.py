@@ -1,4 +1,4 @@
-"""Samples that processes prepare: the same results, lost processes, none left, none to be had."""
+"""Samples that processes prepare: equal results, lost processes, cleanup, failing starts."""
 
 from __future__ import annotations
 

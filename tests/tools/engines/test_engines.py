@@ -1,4 +1,4 @@
-"""Engines: how models take samples, the order of results, failing samples, lost workers."""
+"""Engines: distribution of samples, order of results, failing samples, lost workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine on a Ray cluster of this machine: two workers, one of which is lost in the middle."""
+"""The engine on a Ray cluster of this machine: two workers, one of which is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node data for Model Explorer: its form, its keys, and what the values are."""
+"""Node data for Model Explorer: format, keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in a browser without a window: charts are drawn, links to nodes work, light and dark."""
+"""Pages in a headless browser: charts are drawn, links to nodes work, light and dark mode."""
 
 from __future__ import annotations
 

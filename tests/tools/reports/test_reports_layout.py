@@ -1,4 +1,4 @@
-"""Where the nodes of a drawn graph stand, and what a drawing says of them."""
+"""The positions of nodes in a drawn graph, and the texts of the drawing."""
 
 from __future__ import annotations
 

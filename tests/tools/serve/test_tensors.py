@@ -1,4 +1,4 @@
-"""Requests of the v2 protocol as arrays, and what is wrong with others."""
+"""Requests of the v2 protocol as arrays, and errors of invalid requests."""
 
 from __future__ import annotations
 

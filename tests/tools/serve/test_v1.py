@@ -1,4 +1,4 @@
-"""`litegpu serve` by OpenAI's protocol: right answers, streams, clients that leave."""
+"""`litegpu serve` with OpenAI's protocol: answers, streams, clients that disconnect."""
 
 from __future__ import annotations
 

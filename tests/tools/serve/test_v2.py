@@ -1,4 +1,4 @@
-"""`litegpu serve` by KServe's protocol: right answers, errors, limits, clients that misbehave."""
+"""`litegpu serve` with KServe's protocol: answers, errors, limits, faulty clients."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def serve(nvrtc: Any, own: list[bytes], requests: BinaryIO, replies: BinaryIO) -
 
 
 def main(library: str, version: str, aside: str = "") -> None:
-    """Serve requests with an NVRTC library of this version; with `aside`, at low priority."""
+    """Serve requests with an NVRTC library of this version; `aside` lowers the priority."""
     # The parent handles Ctrl-C, and ends this process.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     if aside and hasattr(os, "nice"):

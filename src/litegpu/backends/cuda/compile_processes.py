@@ -170,7 +170,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def processes(version: Callable[[], Sequence[int]], aside: bool = False) -> CompilerProcesses:
     """Return the pool for this machine's cores, whose NVRTC must have this version.
 
-    With `aside`, the pool has few processes, at low priority.
+    With `aside`, the pool has few processes, which run at low priority.
     """
     most = min(cores(), _MOST + 1) - 1
     wanted = (most + 1) // 2 if aside else most

@@ -85,7 +85,7 @@ def size(tensor: int, shape: Shape) -> str:
     if len(shape) > MAX_RANK:
         return (
             f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "
-            f"{len(shape)} dimensions, at most {MAX_RANK} are handled."
+            f"{len(shape)} dimensions, at most {MAX_RANK} are supported."
         )
     if min(shape, default=1) <= 0:
         return f"tensor {tensor} has no elements or an unknown size: {list(shape)}."
@@ -115,7 +115,7 @@ def computed(graph: Graph, node: Node, position: int, what: str) -> str:
     """Require that input `position` is not a constant."""
     reason = operand(graph, node, position, what)
     if not reason and graph.values[node.inputs[position]].is_constant:
-        reason = f"{what} (input {position}) is constant; only computed ones are handled."
+        reason = f"{what} (input {position}) is constant; only computed ones are supported."
     return reason
 
 

@@ -107,7 +107,7 @@ def _check(
         if quantized is None and _is_of_bytes(present, node, reason):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if not reason and not made_dense.isdisjoint(node.inputs):
-            reason = "The node reads sparse weights, which the CPU makes dense in each run."
+            reason = "The node reads sparse weights, which the CPU expands in each run."
         if not reason and _computes_shapes(present, node, from_shapes):
             reason = "The node computes only with shapes, which are known before the model runs."
         if reason:

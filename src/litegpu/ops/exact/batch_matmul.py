@@ -108,7 +108,7 @@ def _check_types(graph: Graph, node: Node) -> str:
     left, right, result = (graph.values[v].dtype for v in (*node.inputs, *node.outputs))
     if left is result and (left is right or left is DType.INT16):
         return ""
-    return f"Products of {left.name} and {right.name} as {result.name} are not handled."
+    return f"Products of {left.name} and {right.name} as {result.name} are not supported."
 
 
 def _sums_of_pairs(graph: Graph, product: Node, new_value: NewValue) -> Sequence[Node]:

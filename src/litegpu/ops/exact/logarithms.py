@@ -76,7 +76,7 @@ def words(number: Fraction) -> tuple[int, int]:
 
 @cache
 def table(most: int) -> npt.NDArray[np.int32]:
-    """Return a row for each interval from 1 to `most`: half the inverse, the logarithm / SCALE.
+    """Return half the inverse and the logarithm / SCALE of each interval from 1 to `most`.
 
     The first rows belong to numbers below 1. The table has the shape [rows, 4], since a row has two
     numbers of two words.

@@ -51,7 +51,7 @@ _INTERMEDIATES = 5
 _OF_BYTES = 12
 """Number of the intermediates of an LSTM whose gates are stored as bytes."""
 _HIDDEN = 4
-"""The intermediate that describes the product of output gate and cell, before a projection."""
+"""Index of the intermediate with the product of output gate and cell, before a projection."""
 _GATE_BITS = 12
 """Number of fraction bits of a gate before its activation."""
 _GATE_SCALE = 2.0**-_GATE_BITS

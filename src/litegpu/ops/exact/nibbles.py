@@ -33,7 +33,7 @@ def check_nibbles(weights: Value) -> str:
     """Reject weights that remain negative after 7 is added."""
     if np.min(np.asarray(weights.data), initial=0) + _ADDED >= 0:
         return ""
-    return "Some weights of 4 bits are -8, which the CPU's kernel gets wrong."
+    return "Some weights of 4 bits are -8, which the CPU's kernel computes incorrectly."
 
 
 def raised(weights: Value, new_value: NewValue) -> int:

@@ -239,7 +239,7 @@ class AudioClassifier:
             self._callback(result, result.timestamp_ms or 0)
 
     def _chunks(self, block: _Block) -> Iterator[Floats]:
-        """Yield the chunks that a block completes; the end completes the last one."""
+        """Yield the chunks that a block completes; at the end, yield the last chunk."""
         if block.samples is not None:
             if self._time is None:
                 self._time = block.timestamp_ms * 1000

@@ -144,7 +144,7 @@ class GestureRecognizer(HandTask[GestureRecognizerOptions, GestureRecognizerResu
         timestamp_ms: int,
         image_processing_options: ImageProcessingOptions | None = None,
     ) -> GestureRecognizerResult:
-        """Return those of the next frame, in the running mode VIDEO. Raises as `recognize`."""
+        """Return the gestures of the next frame of a video. Raises as `recognize`."""
         return self._process_video(image, timestamp_ms, image_processing_options)
 
     def recognize_async(

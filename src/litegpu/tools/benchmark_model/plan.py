@@ -18,8 +18,8 @@ def delegate_nodes(target: Any) -> int:
 def print_placement(delegates: Delegates, nodes: int, target: Any, must_be_whole: bool) -> None:
     """Print a line for each requested delegate.
 
-    `nodes` is the number of delegate kernels of explicit delegates. The allocation of tensors adds
-    those of XNNPACK.
+    `nodes` is the number of delegate kernels of explicit delegates. Allocating tensors adds the
+    delegate kernels of XNNPACK.
     """
     report = delegates.gpu.report if delegates.gpu else None
     on_gpu = len(report.partitions) if report else 0

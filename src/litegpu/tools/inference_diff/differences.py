@@ -28,7 +28,7 @@ class GaussianInputs:
     """Reproducible inputs, normally distributed over the range of their type."""
 
     def __init__(self, details: Sequence[dict[str, Any]]) -> None:
-        """Set the inputs' details. Raises ModelError for an unsupported type."""
+        """Store the details of the inputs. Raises ModelError for an unsupported type."""
         self._details = details
         self._random = np.random.Generator(np.random.MT19937(_SEED))
         _check_types("inputs", details, _INPUTS)

@@ -56,7 +56,7 @@ class Search:
         self.tolerance = tolerance
 
     def first(self, segments: Sequence[Segment]) -> Parting | None:
-        """Return the first parting in the segments, which are searched in order."""
+        """Return the first difference from the CPU, searching the segments in order."""
         for segment in segments:
             found = self._within(segment)
             if found is not None:

@@ -1,4 +1,4 @@
-"""What a rejected node is: plain data that becomes a graph of this node alone."""
+"""A rejected node: plain data that becomes a graph of this node."""
 
 from __future__ import annotations
 

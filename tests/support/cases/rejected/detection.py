@@ -1,4 +1,4 @@
-"""Rejected nodes of operations that choose among boxes."""
+"""Rejected nodes of operations that select boxes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ CASES = (
         for count in (0, 1025)
     ),
     _suppression("The sigma is -0.5; the CPU rejects negative numbers.", sigma=-0.5),
-    _suppression("It gives INT32, INT32, INT32."),
-    _suppression("It gives FLOAT32, FLOAT32, FLOAT32.", result=DType.FLOAT32),
+    _suppression("The results are INT32, INT32, INT32."),
+    _suppression("The results are FLOAT32, FLOAT32, FLOAT32.", result=DType.FLOAT32),
     _misfit((1, 7, 3), (1, 7, 4), (7, 4)),
     _misfit((2, 7, 4), (2, 7, 4), (7, 4)),
     _misfit((1, 7, 4), (1, 8, 4), (7, 4)),

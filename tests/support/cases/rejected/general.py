@@ -1,4 +1,4 @@
-"""Nodes that no operation could run: types, sizes, counts and versions."""
+"""Nodes that no operation accepts: types, sizes, counts and versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CASES = (
     Rejected(
         "RELU",
         (computed(1, 1, 1, 1, 1, 1, 2, 3, 4),),
-        _WRONG_TYPE + "0 has 9 dimensions, at most 8 are handled.",
+        _WRONG_TYPE + "0 has 9 dimensions, at most 8 are supported.",
     ),
     Rejected(
         "RELU",

@@ -1,4 +1,4 @@
-"""Rejected products of floats and quantized weights (dynamic-range quantization)."""
+"""Rejected products with dynamic-range quantization."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CASES = (
     ),
     _hybrid(
         (Tensor(shape=(2, 32)), replace(FILTER, dtype=DType.INT4, shape=(6, 32), data=-8), BIAS),
-        "Some weights of 4 bits are -8, which the CPU's kernel gets wrong.",
+        "Some weights of 4 bits are -8, which the CPU's kernel computes incorrectly.",
         op="FULLY_CONNECTED",
         version=10,
     ),

@@ -1,4 +1,4 @@
-"""Rejected element-wise operations, and those that only move elements."""
+"""Rejected elementwise operations, and operations that only move elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejected operations that choose, replace or join parts of a value by indices."""
+"""Rejected operations that select, replace or combine parts of a value by indices."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ CASES = (
     Rejected(
         "HASHTABLE_LOOKUP",
         (_places(2), _places(4), computed(4, 5)),
-        "It gives UINT8 and UINT8 of FLOAT32.",
+        "A table of FLOAT32 gives UINT8 and UINT8.",
         outputs=2,
         result=DType.UINT8,
     ),
     Rejected(
         "EMBEDDING_LOOKUP_SPARSE",
         (_places(3), _places(3, 2), integers(2, 3), computed(2), computed(4, 5)),
-        "Rows of [3] with weights of [2] at indices of [3, 2] do not make [2, 3] of [4, 5].",
+        "Rows of [3] with weights of [2] at indices of [3, 2] do not produce [2, 3] from [4, 5].",
         params={"combiner": 0},
     ),
     Rejected(
@@ -138,7 +138,7 @@ CASES = (
     Rejected(
         "STABLEHLO_SCATTER",
         (INT8_ROWS, _places(3, 1), INT8_ROWS),
-        "STABLEHLO_ADD of INT8 is not handled.",
+        "STABLEHLO_ADD of INT8 is not supported.",
         params=_SCATTER,
         graphs=(_SUM,),
         result=DType.INT8,
@@ -158,7 +158,7 @@ CASES = (
     Rejected(
         "TOPK_V2",
         (computed(4, 5), integers(6)),
-        "The [6] largest of [4, 5] are wanted.",
+        "The [6] largest elements of [4, 5] are requested.",
         outputs=2,
     ),
     Rejected(
@@ -170,7 +170,7 @@ CASES = (
     Rejected(
         "TOPK_V2",
         (computed(4, 5), integers(3)),
-        "It gives FLOAT32 and FLOAT32 of FLOAT32.",
+        "The results are FLOAT32 and FLOAT32 for FLOAT32.",
         outputs=2,
     ),
     Rejected(
@@ -191,7 +191,7 @@ CASES = (
         "The lengths are between 1 and 6, but the dimension has 5 elements.",
         params=_REVERSED,
     ),
-    Rejected("MATRIX_DIAG", (computed(5000),), "Matrices of 5000 x 1 elements are not handled."),
+    Rejected("MATRIX_DIAG", (computed(5000),), "Matrices of 5000 x 1 elements are not supported."),
     Rejected("MATRIX_SET_DIAG", _matrix(4, 5), "A diagonal of [5] does not fit [4, 5]."),
     Rejected(
         "FILL",

@@ -57,7 +57,7 @@ CASES = (
         (computed(4, 5), *(integers(*(0,) * 7),) * 2, integers(*(1,) * 7)),
         params={"new_axis_mask": 0b1111111},
         reason="OP is supported, but tensor type/shape isn't compatible: tensor 4 has 9 "
-        "dimensions, at most 8 are handled.",
+        "dimensions, at most 8 are supported.",
     ),
     Rejected(
         "ARG_MAX",

@@ -24,14 +24,14 @@ CASES = (
     Rejected(
         "LOCAL_RESPONSE_NORMALIZATION",
         (computed(4, 5),),
-        "A radius of 2 in [4, 5] is not handled.",
+        "A radius of 2 in [4, 5] is not supported.",
         params={"radius": 2, "bias": 1.0, "alpha": 1.0, "beta": 0.5},
     ),
     Rejected("CONV_2D", (IMAGE, None, BIAS), "The filter (input 1) is missing."),
     Rejected(
         "CONV_2D",
         (floats(1, 5, 4, 6), computed(8, 3, 3, 6)),
-        "The input (input 0) is constant; only computed ones are handled.",
+        "The input (input 0) is constant; only computed ones are supported.",
     ),
     Rejected(
         "CONV_2D",
@@ -149,7 +149,7 @@ CASES = (
     Rejected(
         "DENSIFY",
         (computed(3, 4),),
-        "Only constants are made dense; the input is computed, described wrongly, or too large.",
+        "Only constants are expanded; the input is computed, invalid or too large.",
     ),
     Rejected(
         "DENSIFY",
@@ -188,7 +188,7 @@ CASES = (
     Rejected(
         "TRANSPOSE_CONV",
         (_SHAPE, floats(3, 3, 3, 5), IMAGE),
-        "A filter of [3, 3, 3, 5] does not make [1, 10, 8, 3] of [1, 5, 4, 6].",
+        "A filter of [3, 3, 3, 5] does not produce [1, 10, 8, 3] from [1, 5, 4, 6].",
     ),
     Rejected(
         "TRANSPOSE_CONV",
@@ -205,7 +205,7 @@ CASES = (
         "TRANSPOSE_CONV",
         (integers(1, 11, 8, 3), _TAPS, IMAGE),
         "The output shape [1, 11, 8, 3] does not belong to an input of [1, 5, 4, 6] with "
-        "padding same: a convolution makes [1, 6, 4, 6] of it.",
+        "padding same: a convolution reduces it to [1, 6, 4, 6].",
     ),
     Rejected(
         "BATCH_MATMUL",

@@ -1,4 +1,4 @@
-"""Rejected operations on integers and truth values."""
+"""Rejected operations on integers and bools."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ CASES = (
         "ONE_HOT",
         (_tensor(3), _constant(1 << 21), floats(1), floats(1)),
         params={"axis": -1},
-        reason=f"A depth of {1 << 21} is not handled.",
+        reason=f"A depth of {1 << 21} is not supported.",
     ),
     Rejected(
         "ONE_HOT",
         (_tensor(3, 2), _constant(0), floats(), floats()),
         params={"axis": -1},
-        reason="A depth of 0 is not handled.",
+        reason="A depth of 0 is not supported.",
     ),
     Rejected("ARG_MAX", (IMAGE, _constant(4)), "Index for axis out of range: 4 with 4 dimensions."),
     Rejected(

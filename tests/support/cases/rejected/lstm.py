@@ -161,7 +161,9 @@ CASES = (
         "Max version supported: 4. Requested version 5.",
         version=5,
     ),
-    _full({0: floats(2, 4, 5)}, "The input (input 0) is constant; only computed ones are handled."),
+    _full(
+        {0: floats(2, 4, 5)}, "The input (input 0) is constant; only computed ones are supported."
+    ),
     _full({}, "Unsupported fused activation: sign_bit", activation="sign_bit"),
     _full(
         {},
@@ -203,8 +205,8 @@ CASES = (
     _full({}, "Without a projection, 6 cells cannot have 3 outputs.", outputs=3),
     _full(
         {},
-        "2000 cells and 2000 outputs need 16512 bytes of work-group memory; 16384 are there on "
-        "every device.",
+        "2000 cells and 2000 outputs need 16512 bytes of work-group memory; some devices have only "
+        "16384.",
         cells=2000,
         outputs=2000,
     ),
@@ -223,7 +225,7 @@ CASES = (
     _basic({0: computed(2, 1, 5)}, "Input [2, 1, 5] and activation [2, 6] must have 2 dimensions."),
     _basic(
         {2: floats(24, 12)},
-        "Weights of [24, 12] and a bias of [24] do not make 4 gates of 6 cells.",
+        "Weights of [24, 12] and a bias of [24] do not form 4 gates of 6 cells.",
     ),
     _basic({3: integers(*range(24))}, "The bias (input 3) is INT32 instead of FLOAT16 or FLOAT32."),
     _basic({4: _state(2, 7)}, "The state (input 4) has the shape [2, 7] instead of [2, 6]."),

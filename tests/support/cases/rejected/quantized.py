@@ -1,4 +1,4 @@
-"""Rejected nodes of quantized tensors: what the CPU computes otherwise than in integers."""
+"""Rejected nodes of quantized tensors that the CPU does not compute in integers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ CASES = (
     rejected(
         "BATCH_MATMUL",
         (_image(dtype=DType.INT16), IMAGE),
-        "Products of INT16 and INT8 as INT8 are not handled.",
+        "Products of INT16 and INT8 as INT8 are not supported.",
     ),
     rejected(
         "SOFTMAX",

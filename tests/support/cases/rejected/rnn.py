@@ -78,11 +78,11 @@ CASES = (
     _rnn({0: computed(2, _SIZE)}, f"The input must have 3 dimensions, not [2, {_SIZE}]."),
     _rnn(
         {2: floats(6, 5)},
-        "Weights of [6, 5] and [6, 5] with a bias of [6] do not make an RNN of 5 inputs.",
+        "Weights of [6, 5] and [6, 5] with a bias of [6] do not fit an RNN of 5 inputs.",
     ),
     _rnn(
         {},
-        "2050 units need 16928 bytes of work-group memory; 16384 are there on every device.",
+        "2050 units need 16928 bytes of work-group memory; some devices have only 16384.",
         units=2050,
     ),
     _rnn({4: _state(7)}, "The state (input 4) has the shape [2, 7] instead of [2, 6]."),
@@ -90,7 +90,7 @@ CASES = (
     _both(
         {7: floats(7)},
         "Backward, as UNIDIRECTIONAL_SEQUENCE_RNN: Weights of [6, 5] and [6, 6] with a bias of [7] "
-        "do not make an RNN of 5 inputs.",
+        "do not fit an RNN of 5 inputs.",
     ),
     _both(_OWN, "The auxiliary input (input 9) is missing."),
     _both(

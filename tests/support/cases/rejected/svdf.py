@@ -54,7 +54,7 @@ CASES = (
     _svdf(
         _FLOATS,
         {},
-        "An input of [2, 5] with weights of [4, 5] and [4, 3] does not make an SVDF of rank 3.",
+        "An input of [2, 5] with weights of [4, 5] and [4, 3] does not form an SVDF of rank 3.",
         rank=3,
     ),
     _svdf(_FLOATS, {3: floats(3)}, "The bias has the shape [3] instead of [4]."),

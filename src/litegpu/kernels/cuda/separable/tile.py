@@ -164,7 +164,7 @@ def wasted_pixels(patch: Pair, middle: Shape4) -> int:
 
 
 def patches(pixels: int) -> list[Pair]:
-    """Return the lines x pixels of all patches with `pixels` pixels."""
+    """Return the (height, width) of all possible patches with `pixels` pixels."""
     return [(pixels // width, width) for width in (8, 16, 32, 64)]
 
 
