@@ -105,6 +105,16 @@ def test_object_detector(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_model
+def test_pycoral_detect(tmp_path: Path) -> None:
+    labels, picture = tmp_path / "labels.txt", portrait(tmp_path)
+    labels.write_text("0 person\n31 tie\n", encoding="utf-8")
+    model = find("ssd_mobilenet_v1_coco_quant")
+    printed = run("pycoral_detect", model, picture, f"--labels={labels}", folder=tmp_path)
+    assert re.match(r"person +7\d\.\d%  \(-?\d+, \d+, 5\d\d, [56]\d\d\)\ntie ", printed), printed
+    assert 0.001 < differs(tmp_path / "pycoral.png", picture) < 0.1
+
+
+@pytest.mark.real_model
 def test_face_detector(tmp_path: Path) -> None:
     model, picture = find("face_detection_short_range_float16"), portrait(tmp_path)
     printed = run("face_detector", model, picture, folder=tmp_path)

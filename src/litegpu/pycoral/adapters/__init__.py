@@ -1,0 +1,1 @@
+"""Functions that set the inputs of interpreters and read their results, by kind of model."""

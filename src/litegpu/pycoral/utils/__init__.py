@@ -1,0 +1,1 @@
+"""Interpreters with a delegate, and files of labels."""
