@@ -85,6 +85,23 @@ def equal(left: list[Array], right: list[Array]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
 
 
+def test_the_host_keeps_no_copy_of_large_constants(tmp_path: Path) -> None:
+    """After a cold and after a warm start; a file of the cache has all of them."""
+    writer = ModelWriter()
+    x = writer.input((1, 2048))
+    weights = writer.constant(random(2304, 2048), name="weights")
+    writer.output(writer.op("FULLY_CONNECTED", [x, weights, None], [(1, 2304)]))
+    model, data = writer.build(), random(1, 2048)
+    expected = reference(model, data)
+    for start in ("cold", "warm"):
+        target, delegate = started(tmp_path, model, precision="fp32")
+        (kernel,) = delegate._kernels
+        constants = kernel.compiled.program.constants
+        assert constants.nbytes >= 2304 * 2048 * 4 and constants.strides == (0,), start
+        assert_close(run(target, data), expected)
+    assert entries(tmp_path)[0].nbytes > 2304 * 2048 * 4
+
+
 def test_a_warm_start_gives_the_same_bits_and_the_same_report(
     device: DeviceInfo, tmp_path: Path, compiled: list[Graph], caplog: pytest.LogCaptureFixture
 ) -> None:

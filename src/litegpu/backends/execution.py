@@ -7,13 +7,19 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import ClassVar
+
+import numpy as np
 
 from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.program import Program
 from litegpu.errors import BindingError, CompilationError, ExecutionError
 from litegpu.host.fork_safety import Living
 from litegpu.host.native_calls import wait_until
+
+_SMALL_CONSTANTS = 16 << 20
+"""Size in bytes up to which the host keeps constants, for the search for lethal kernels."""
 
 
 class Executable(ABC):
@@ -32,6 +38,16 @@ class Executable(ABC):
         self._joining = threading.RLock()
         self._closed = False
         self._owners: set[int] = set()
+
+    def free_constants(self) -> None:
+        """Free the host's copy of large constants; the device has its own copy.
+
+        The constants of `program` keep their size, but read as zeros.
+        """
+        nbytes = self.program.constants.nbytes
+        if nbytes > _SMALL_CONSTANTS:
+            nothing = np.broadcast_to(np.uint8(0), (nbytes,))
+            self.program = replace(self.program, constants=nothing)
 
     def own(self, owner: object) -> bool:
         """Add an owner, which delays the release until its `close`; return False if released.
@@ -128,7 +144,11 @@ class ExecutionContext(ABC):
     def __init__(self, executable: Executable) -> None:
         """Reference an executable; the context's creator calls `Executable.enter`."""
         self.executable = executable
-        self.program = executable.program
+
+    @property
+    def program(self) -> Program:
+        """The program that the context runs."""
+        return self.executable.program
 
     @abstractmethod
     def bind(self, bindings: Bindings) -> Submission:

@@ -67,6 +67,7 @@ def find_or_compile(
             keep = None if cached is None else cached.keeper(whole(), compiled)
             kernels = None if folder is None else folder.kernels
             improve(compiled.executable, wanted.device, kernels, keep)
+        compiled.executable.free_constants()
         return compiled
 
     found = shared_or_new(name, wanted.device, wanted.graph, load_or_compile)
