@@ -66,7 +66,7 @@ def test_a_normalization_becomes_one_node() -> None:
     assert (node.op, node.inputs, node.outputs) == ("NORMALIZE", (source,), (out,))
     assert node.attributes == NormalizeAttributes((1, 2), 0.25, centred=True)
     assert node.merged == (0, 1, 2, 3, 4, 5)
-    assert result.applied == ("7 operations that end in MUL 6 are one",)
+    assert result.applied == ("7 operations up to MUL 6 become one",)
     assert result.declined == ()
 
 

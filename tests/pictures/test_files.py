@@ -153,7 +153,7 @@ def _outside(model: Any) -> None:
         (edited(of(), lambda m: setattr(m, "subgraphs", [])), {}, "the model has no graph"),
         (of((1, 4, 3)), {}, r"'x' is \[1, 4, 3\], no picture. Choose another input"),
         (of((1, 4, 4, 5)), {}, "no picture"),
-        (of(dtype="int32"), {}, "is int32; pictures can be made float32, uint8, int8"),
+        (of(dtype="int32"), {}, "is int32; pictures can be converted to float32, uint8, int8"),
         (of(dtype="int8"), {}, "without one scale and zero point"),
         (of((1, 4, 4, 1)), {"input_format": "rgb8"}, "takes one channel .* Use gray8"),
         (edited(of(), _outside), {}, r"Constant \d+ of the model would be at bytes 1048576 to"),

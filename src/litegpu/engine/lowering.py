@@ -157,8 +157,8 @@ class Lowering:
     _problems: list[str] = field(default_factory=list)
     """Problems of the node that is currently lowered."""
     _rendered: dict[str, tuple[object, KernelText]] = field(default_factory=dict)
-    """Rendered kernel texts by everything that determines a text; the keys also keep objects alive
-    that are identified by address.
+    """Rendered kernel texts, by all data that determine a text. The keys keep objects alive that
+    are identified by address.
 
     Nodes that differ only in their values share a kernel text.
     """

@@ -99,7 +99,7 @@ def find_normalization(graph: Graph) -> PassResult:
         for each in ahead:
             edit.insert_before(position, each)
         edit.nodes[position] = last
-        edit.applied.append(f"{len(absorbed) + 1} operations that end in {label(node)} are one")
+        edit.applied.append(f"{len(absorbed) + 1} operations up to {label(node)} become one")
     for node, form in finder.deviations:
         if form.of not in explained:
             edit.declined.append(
@@ -265,7 +265,7 @@ class _Finder:
         return (left, right) if left and right else None
 
     def _statistics(self, node: Node, of: _Of) -> tuple[_Sum, _Sum] | None:
-        """Return both inputs if both are statistics of one shape or zero, without a broadcast.
+        """Return both inputs if each is zero or a statistic, and all statistics have one shape.
 
         The finder checks the axes of the result where a node combines it with the value.
         """

@@ -148,7 +148,7 @@ def _target(model: Any, position: int) -> Input:
     dtype = dtypes.get(tensor.type, f"of type {tensor.type}")
     if dtype not in _TYPES:
         raise ModelError(
-            f"The input '{name}' is {dtype}; pictures can be made {', '.join(_TYPES)}. "
+            f"The input '{name}' is {dtype}; pictures can be converted to {', '.join(_TYPES)}. "
             "Convert the model with an input of one of these."
         )
     n, height, width, channels = shape

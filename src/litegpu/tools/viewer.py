@@ -116,7 +116,7 @@ class Viewer:
         return requested or (self.task.reader.fit if self.task else CROP)
 
     def inputs(self, picture: Image.Image) -> list[NDArray[Any]]:
-        """Return the input values from `show`, and store the frame for `read`.
+        """Return the model inputs for a picture, and store the picture's frame for `read`.
 
         Raises:
             OptionsError: --region is not inside the picture.

@@ -158,7 +158,7 @@ class Tile(ABC):
         return 1
 
     def min_blocks(self, target: TileTarget) -> int:
-        """Return for how many blocks a multiprocessor must have registers; 0: unspecified."""
+        """Return the minimum number of resident blocks per multiprocessor; 0: unspecified."""
         return 0
 
     @abstractmethod

@@ -42,7 +42,7 @@ class Preprocessing:
     fraction: float | None = None
 
     def __call__(self, path: str) -> NDArray[Any]:
-        """Return the value of the input.
+        """Return the model's input for a picture.
 
         Raises:
             FileError: the file is not a readable picture.
