@@ -59,20 +59,20 @@ if typing.TYPE_CHECKING:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say in the JUnit file which tests use a trained model: check_real_models.py reads it."""
+    """Mark tests that use a trained model in the JUnit file, for check_real_models.py."""
     if item.get_closest_marker("real_model"):
         item.user_properties.append(("real_model", "yes"))
 
 
 def pytest_collection_finish() -> None:
-    """Keep ten thousand tests out of each later search for garbage, of which they ask often."""
+    """Exclude the objects of ten thousand tests from garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten_kernels() -> Iterator[None]:
-    """Close WebGPU's devices after each module: Mesa keeps all that it has compiled for one."""
+    """Close WebGPU's devices after each module: Mesa keeps all compiled code of a device."""
     yield
     if opened := sys.modules.get("litegpu.backends.webgpu.device"):
         opened._opened.devices.clear()
@@ -80,7 +80,7 @@ def forgotten_kernels() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def unchanged_logging() -> Iterator[None]:
-    """Fail a test that leaves the logger as others would not find it."""
+    """Fail a test that leaves the logger modified."""
     log = logging.getLogger("litegpu")
     before = (log.level, log.disabled, log.propagate)
     yield
@@ -89,13 +89,13 @@ def unchanged_logging() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def lines_of_any_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no terminal that the tests run in decide how wide tables are."""
+    """Make the width of tables independent of the terminal of the test run."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(autouse=True)
 def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a GPU, too, take the small partitions that tests make: as a software device does."""
+    """Delegate the small partitions of tests also on real GPUs, as on software devices."""
     from litegpu.delegation.cost_model import CostPolicy
 
     monkeypatch.setattr(
@@ -120,7 +120,7 @@ def sound_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def optimized(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let PoCL optimize for tests with the marker `long_kernels`; it reads its flags each time."""
+    """Enable PoCL's optimization for tests with the marker `long_kernels`."""
     unoptimized = os.environ.get(_POCL) == _UNOPTIMIZED
     if unoptimized and request.node.get_closest_marker("long_kernels"):
         monkeypatch.delenv(_POCL)
@@ -128,7 +128,7 @@ def optimized(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def nothing_of_earlier_tests() -> None:
-    """Collect interpreters of earlier tests, for tests that count what is alive."""
+    """Collect interpreters of earlier tests, for tests that count live objects."""
     gc.collect()
 
 

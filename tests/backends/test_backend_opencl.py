@@ -257,7 +257,7 @@ def test_another_process_compiles_nothing(tmp_path: Path) -> None:
 
 
 def test_a_home_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    """As in many containers; nothing but PoCL itself may want to write there."""
+    """The home folder is read-only, as in many containers; only PoCL may need to write to it."""
     (tmp_path / "file").write_text("")
     source = """
 import logging

@@ -51,7 +51,7 @@ def device() -> OpenGLDevice:
 
 @pytest.fixture
 def looked_for_anew() -> Iterator[None]:
-    """Let the backend look for devices again, now and after the test."""
+    """Make the backend search for devices again, now and after the test."""
     opengl._found.cache_clear()
     yield
     opengl._found.cache_clear()
@@ -210,7 +210,7 @@ def test_a_script_ends_with_everything_alive() -> None:
 
 
 def test_an_inherited_context_is_harmless() -> None:
-    """In a forked child, to run, to close, to drop, and at the child's end."""
+    """A forked child runs, closes and deletes an interpreter, and exits."""
     source = """
         import os
         from litegpu import ForkedProcessError, backends
@@ -245,7 +245,7 @@ def test_an_inherited_context_is_harmless() -> None:
 def failing(
     monkeypatch: pytest.MonkeyPatch, device: OpenGLDevice, error: int, after: int = 0
 ) -> None:
-    """Let the driver report an error, after some checks without one."""
+    """Make the driver report an error after some checks without an error."""
     checks = iter([0] * after)
     monkeypatch.setattr(device.gl, "error", lambda: next(checks, error))
 
@@ -310,7 +310,7 @@ def test_the_log_of_a_refused_kernel_is_shown(device: OpenGLDevice) -> None:
 
 
 def lose_at(moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let the driver lose the context while a partition is recorded or run; return the message."""
+    """Make the driver lose the context while a partition is prepared or run; return the message."""
     after = {"allocating memory": 1, "recording a partition": 7}.get(moment, 0)
     context = ready(device, adding(1))
     with monkeypatch.context() as lost:
@@ -420,7 +420,7 @@ def test_a_fence_that_is_not_reached(device: OpenGLDevice, monkeypatch: pytest.M
 def test_a_submission_that_takes_too_long(
     device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting for a while gives nothing up; the context's limit does."""
+    """A timeout of `wait` abandons nothing; only the context's timeout does."""
     context, result = ready(device, adding(1)), np.zeros_like(floats())
     event = context.submit(Bindings.of([floats()], [result]))
     monkeypatch.setattr(device.gl.call, "glClientWaitSync", lambda *_: 0x911B)

@@ -59,13 +59,13 @@ def device() -> WebGPUDevice:
 
 @pytest.fixture
 def own_device(device: WebGPUDevice) -> WebGPUDevice:
-    """Return a device that nothing else uses."""
+    """Return a device that no other test uses."""
     return WebGPUDevice(device.info, webgpu._adapters()[0])
 
 
 @pytest.fixture
 def looked_for_anew() -> Iterator[None]:
-    """Let the backend look for adapters again, now and after the test."""
+    """Make the backend search for adapters again, now and after the test."""
     webgpu._adapters.cache_clear()
     yield
     webgpu._adapters.cache_clear()
@@ -75,13 +75,13 @@ PLAYED = "played wgpu"
 
 
 def played(enumerate_adapters: Callable[[], object]) -> Any:
-    """Return what stands in for the package wgpu."""
+    """Return a replacement for the package wgpu."""
     gpu = SimpleNamespace(enumerate_adapters_sync=enumerate_adapters)
     return SimpleNamespace(gpu=gpu, logger=logging.getLogger(PLAYED))
 
 
 class Card(SimpleNamespace):
-    """An adapter that is not here."""
+    """An adapter that does not exist on this machine."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -89,7 +89,7 @@ class Card(SimpleNamespace):
 def adapter(
     api: str, kind: str = "DiscreteGPU", features: tuple[str, ...] = (), **limits: int
 ) -> Any:
-    """Return what wgpu would tell about an adapter that is not here."""
+    """Return wgpu's description of an adapter that does not exist on this machine."""
     info = {
         "vendor": "creation",
         "device": f"{api} card",
@@ -312,7 +312,7 @@ def test_another_failure_is_no_loss(device: WebGPUDevice) -> None:
 def test_a_shortage_that_wgpu_calls_something_else(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As wgpu 0.32 tells it: "Validation Error ... In wgpuDeviceCreateBuffer ...", for one."""
+    """An error of wgpu 0.32, such as "Validation Error ... In wgpuDeviceCreateBuffer ..."."""
     context = ready(own_device, adding(1))
 
     def refuse(*_: object, **__: object) -> Any:
@@ -382,7 +382,7 @@ def test_a_run_that_takes_too_long(
 def test_a_submission_that_takes_too_long(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting for a while gives nothing up; the context's limit does."""
+    """A timeout of `wait` abandons nothing; only the context's timeout does."""
     context, result = ready(own_device, adding(1)), np.zeros_like(floats())
     monkeypatch.setattr(own_device.calls, "is_idle", lambda device: False)
     event = context.submit(Bindings.of([floats()], [result]))
@@ -410,7 +410,7 @@ def test_a_submission_on_a_device_that_is_lost_meanwhile(own_device: WebGPUDevic
 def test_shaders_keep_to_their_buffers(
     older: bool, own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel that goes astray reads and writes nothing but the ranges that it was given."""
+    """A kernel with wrong indices accesses only the ranges that are bound to it."""
     if older:
         monkeypatch.setattr(own_device.calls, "_make_module", None)
     else:
@@ -432,7 +432,7 @@ def test_shaders_keep_to_their_buffers(
 
 @needs_timers
 def test_interrupted_runs(own_device: WebGPUDevice) -> None:
-    """A storm of interrupts, and after each one the right result for another input."""
+    """After each of many interrupts, the next run gives the correct result for another input."""
     context = ready(own_device, adding(9))
     inputs = [np.full(floats().size, number, np.float32) for number in range(4)]
     draw = np.random.default_rng(0)
@@ -454,7 +454,7 @@ STEPS = ["wgpuCommandEncoderFinish", "wgpuQueueSubmit", "wgpuBufferMapAsync", "m
 def test_a_run_that_ends_at_a_step(
     step: str, after: bool, own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is raised before or after any step, the next run is right."""
+    """After an exception before or after any step, the next run is correct."""
     context = ready(own_device, adding(1))
     position: Any = own_device.calls.checked
     if step == "memmove":
@@ -482,7 +482,7 @@ def test_a_run_that_ends_at_a_step(
 
 
 def test_an_inherited_context_is_harmless() -> None:
-    """In a forked child, to close, to drop, and at the child's end."""
+    """A forked child closes and deletes an interpreter, and exits."""
     source = """
         import os
         from litegpu import ForkedProcessError, backends

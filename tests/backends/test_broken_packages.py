@@ -28,7 +28,7 @@ BROKEN_AT_IMPORT = {
     "opengl": "raise SystemError('initialization of glcontext did not return')",
 }
 BROKEN_LATER: Mapping[str, str] = dict.fromkeys(NAMES, "")
-"""Packages that can be imported and hold nothing."""
+"""Packages that can be imported and are empty."""
 
 
 def python(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -35,12 +35,12 @@ def kernel(name: str, body: str = "") -> KernelText:
 
 
 def long(name: str) -> KernelText:
-    """Return a kernel that is worth a module of its own."""
+    """Return a kernel that is large enough for a separate module."""
     return kernel(name, "// nothing\n" * 3000)
 
 
 class Compilers:
-    """In the place of NVRTC: tells what was compiled, and waits where it is added to."""
+    """A replacement for NVRTC that records compilations, and can block them."""
 
     def __init__(self) -> None:
         self.sources: list[str] = []
@@ -166,7 +166,7 @@ def test_what_is_compiled_in_a_hurry_is_kept_by_nobody(
     made_by = (CUDADialect(), (8, 0), Folder(str(tmp_path), False))
 
     def hurried(quick: bool) -> tuple[bool, bool]:
-        """Return whether anything was hurried, and whether that is what was compiled last."""
+        """Return whether any kernel was compiled quickly, and whether the last one was."""
         with KernelCompiler(*made_by, fast_compile=quick) as compiler:
             compiler.cubins([long("first")])
             return compiler.fast_compiled, "--Ofast-compile=mid" in compilers.options[-1]

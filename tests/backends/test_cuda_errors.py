@@ -242,7 +242,7 @@ def test_modules_of_an_artifact_are_loaded_or_refused(
 def test_kept_kernels_that_do_not_load_are_made_anew(
     driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """As those of another driver would, although nothing about the file is damaged."""
+    """The driver rejects the binaries, although their file is not damaged."""
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     fake = driver()
     program = Program((), (), 64, np.zeros(0, np.uint8), (BufferRange(False, 0, 4),), ())

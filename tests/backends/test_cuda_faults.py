@@ -27,7 +27,7 @@ from litegpu.host import fork_safety as process
 
 FLOATS = 16
 OTHERS = 42
-"""The context that somebody else has made current."""
+"""The current context, which belongs to another library."""
 KERNEL = KernelText("kernel", (), (1, 1, 1), (("float", "large", 20000),), "")
 PROGRAM = Program(
     (KERNEL,),
@@ -38,12 +38,12 @@ PROGRAM = Program(
     (BufferRange(False, 128, 4 * FLOATS),),
 )
 STRIDE = 17
-"""Of the places where a signal may come, this part is tried."""
+"""The fraction of the possible positions of a signal that is tested."""
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """A driver that hands out kernels, in place; no device is open on it."""
+    """A fake driver with kernels, without an opened device."""
     result = FakeDriver()
     result.contexts.append(OTHERS)
     result.kernels = [kernel.name for kernel in (*PROGRAM.kernels, *transfers(PROGRAM))]
@@ -58,7 +58,7 @@ def opened() -> cuda.CUDADevice:
 
 
 def context() -> CUDAContext:
-    """Return a context that alone keeps what is loaded."""
+    """Return a context that holds the only references to the loaded modules."""
     executable = CUDAExecutable(opened(), PROGRAM, [b"one", b"two"])
     try:
         output = executable.context()
@@ -79,7 +79,7 @@ _alive: list[object] = []
 
 
 def live_once() -> None:
-    """Make a context, do all that can be done with it, and close it."""
+    """Create a context, call all its methods, and close it."""
     target, buffers = context(), []
     try:
         target.run(ends())
@@ -102,7 +102,7 @@ def live_once() -> None:
 
 
 def error_of(work: Callable[[], object]) -> type[BaseException] | None:
-    """Return the type of what `work` raises; what the error itself holds is dropped."""
+    """Return the type of the exception that `work` raises, without keeping the exception alive."""
     try:
         work()
     except BaseException as error:
@@ -138,11 +138,11 @@ ERRORS: dict[Callable[[], Status], type[BaseException]] = {
     no_host_memory: MemoryError,
     interrupt: KeyboardInterrupt,
 }
-"""What may come of each failure."""
+"""The permitted results of each failure."""
 
 
 class Failing:
-    """Lets the call of a number fail, and names it."""
+    """Makes the call with a number fail, and records its name."""
 
     def __init__(self, number: int, failure: Callable[[], Status]) -> None:
         self._countdown = itertools.count(number, -1)
@@ -328,7 +328,7 @@ def test_an_invoke_in_time_that_fails(fake: FakeDriver) -> None:
 
 @pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
 def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
-    """The graph has ended, or the device is given up, before the interrupt is seen."""
+    """The graph has ended, or the device is abandoned, before the interrupt is raised."""
     answers: list[int] = []
 
     def query(_stream: int) -> tuple[Status]:
@@ -355,7 +355,7 @@ def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
 
 
 def test_a_submission_that_takes_too_long(fake: FakeDriver) -> None:
-    """Waiting for a while gives nothing up; the context's limit does."""
+    """A timeout of `wait` abandons nothing; only the context's timeout does."""
     device, target = opened(), context()
     target.timeout = 0.05
     event = target.submit(ends())

@@ -35,7 +35,7 @@ Group = Callable[..., CompilerProcesses]
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    """Return what makes processes, of which none is left after the test."""
+    """Return a function that starts processes; the fixture ends all of them."""
     created: list[CompilerProcesses] = []
 
     def make(*started_with: str, most: int = 1) -> CompilerProcesses:
@@ -54,7 +54,7 @@ def real_command() -> tuple[str, ...]:
 
 
 def kernel(name: str, body: str = "") -> KernelText:
-    """Return a kernel that is worth a module of its own."""
+    """Return a kernel that is large enough for a separate module."""
     return KernelText(name, (), (1, 1, 1), (), body + "// nothing\n" * 3000)
 
 

@@ -22,7 +22,7 @@ from litegpu.errors import CudaError
 from paper_device import DEVICE
 
 CALL, GAP, COPY = 4.0, 1.0, 10.0
-"""Microseconds of the host for each call; of the device between kernels; of a copy."""
+"""Simulated microseconds: of the host per call, between kernels, and of a copy."""
 COPY_NAME = transfer_kernel(16).name
 KERNELS = {"short": 3.0, "long": 500.0, COPY_NAME: COPY}
 
@@ -125,7 +125,7 @@ class Simulation:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    """A simulation in place of the driver."""
+    """A simulation that replaces the driver."""
     result = Simulation()
     install(monkeypatch, FakeDriver(**result.functions()))
     return result
@@ -159,7 +159,7 @@ def copies_in(simulation: Simulation) -> list[int]:
 
 
 def test_short_kernels_are_timed_in_batches(simulation: Simulation) -> None:
-    """What a kernel takes is its time and the gap before the next, not the cost of events."""
+    """The time of a kernel includes the gap before the next kernel, but not the cost of events."""
     target = context("short", "long", "short")
     profiler = target.profiler()
     for _ in range(2):

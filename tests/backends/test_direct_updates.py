@@ -20,7 +20,7 @@ PROGRAM = replace(
 
 
 class _Memory(DeviceBuffer):
-    """A range of an allocation that is a number."""
+    """A range of an allocation; the allocation is represented by a number."""
 
     def _take(self, offset: int, source: DeviceBuffer) -> None:
         raise AssertionError("Only the places of buffers are asked for.")

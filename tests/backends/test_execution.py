@@ -219,7 +219,7 @@ def test_mixed_buffers_and_parts_of_one(device: Device) -> None:
 
 
 def test_sizes_that_are_no_words(device: Device) -> None:
-    """As of bools: no more is copied than a buffer has."""
+    """For small types such as bool, no bytes beyond the buffer are copied."""
     part = BufferRange(False, 0, 5)
     context = ready(device, Program((), (), CELL, np.zeros(0, np.uint8), (part,), (part,)))
     data = np.arange(1, 6, dtype=np.uint8)

@@ -34,7 +34,7 @@ EXTENSIONS = {
     ARM: f"int arm_dot(char4 a, char4 b) {{ {_SUM}; }}",
     ARM_ACCUMULATE: f"int arm_dot_acc(char4 a, char4 b, int c) {{ {_SUM} + c; }}",
 }
-"""What the extensions have, in plain arithmetic."""
+"""The functions of the extensions, in plain arithmetic."""
 
 
 def emulated(dot: ByteDot) -> ByteDot:
@@ -43,12 +43,12 @@ def emulated(dot: ByteDot) -> ByteDot:
 
 
 def reporting(monkeypatch: pytest.MonkeyPatch, *dots: ByteDot) -> None:
-    """Let devices report these forms."""
+    """Make devices report these forms of the dot product."""
     monkeypatch.setattr(dot4, "_reported", lambda _: dots)
 
 
 class Raw:
-    """One of pyopencl's devices, as far as it is asked."""
+    """A replacement for a pyopencl device, with the queried properties."""
 
     def __init__(self, extensions: str, capability: tuple[int, int] = (0, 0)) -> None:
         self.extensions = extensions

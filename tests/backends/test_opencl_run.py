@@ -64,7 +64,7 @@ def test_the_enqueue_loop_gives_the_same_answers(
 
 
 class Broken:
-    """Stands for a function of OpenCL that fails, after some calls that work."""
+    """Replaces an OpenCL function that fails after some successful calls."""
 
     def __init__(self, real: Any, status: int, after: int = 0) -> None:
         self._real, self._status, self._left = real, status, after
@@ -243,7 +243,7 @@ RUNNING = ("opencl/submission.py", "opencl/context.py", "buffers.py", "native_ca
 def test_an_interrupt_at_any_place_of_a_run(
     opencl_device: OpenCLDevice, limit: float | None
 ) -> None:
-    """The next run is right, and what was interrupted writes nothing any more."""
+    """The next run is correct, and the interrupted run writes nothing later."""
     context = ready(opencl_device, adding(3))
     context.timeout = limit
     x, result = floats(), np.zeros(FLOATS, np.float32)
@@ -294,7 +294,7 @@ SLOW = """\
 
 
 def test_a_kernel_that_takes_too_long(opencl_device: OpenCLDevice) -> None:
-    """The device is given up; what it writes late reaches nobody's array."""
+    """The device is abandoned; its late writes do not reach user arrays."""
     slow = Launch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
     wanted = program([kernel("slow", SLOW, vector=False)], [slow], [0], [1])
     context = ready(opencl_device, wanted)
@@ -374,7 +374,7 @@ def test_buffers_of_a_lost_device(
 
 
 def test_a_submission_that_takes_too_long(opencl_device: OpenCLDevice) -> None:
-    """Waiting for a while gives nothing up; the context's limit does."""
+    """A timeout of `wait` abandons nothing; only the context's timeout does."""
     slow = Launch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
     wanted = program([kernel("slow", SLOW, vector=False)], [slow], [0], [1])
     context = ready(opencl_device, wanted)

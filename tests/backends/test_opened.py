@@ -28,7 +28,7 @@ def nothing_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Returns what makes this process look like a child of itself."""
+    """Returns a function that makes this process look like its own forked child."""
     yield lambda: monkeypatch.setattr(os, "getpid", lambda: -1)
 
 
@@ -58,7 +58,7 @@ def test_a_lost_device_is_opened_anew() -> None:
 
 
 def test_threads_find_the_same_failures_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one excludes after a loss the other must not use."""
+    """Implementations that one thread excludes after a loss are excluded for the other thread."""
     both = threading.Barrier(2)
 
     def make() -> Failures:
@@ -125,7 +125,7 @@ def test_the_child_of_a_process_that_opened_nothing(other_process: Callable[[], 
 
 
 class Touched:
-    """A backend whose API was opened by the parent."""
+    """A backend whose API was opened in the parent process."""
 
     name, title, extra = "touched", "Touched", "touched"
 

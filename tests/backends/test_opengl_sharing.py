@@ -43,7 +43,7 @@ here = {"backend": "opengl", "device": info.index}
 
 
 def runs(text: str, application: str = _APPLICATION + _SHARED) -> str:
-    """Run a program beside the application's context; return what it prints."""
+    """Run a program that has its own OpenGL context; return its output."""
     ended = run_program(application + textwrap.dedent(text), "opengl", start="")
     assert ended.code == 0, ended.stderr
     return ended.stdout

@@ -47,7 +47,7 @@ def model(batch: int = 1, **rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict_on(targets: Any, models: dict[str, Any], name: str) -> Any:
-    """Return the verdict on the one target of that name."""
+    """Return the result for the target of that name."""
     (found,) = [v for v in targets.verdicts(models) if v.target.name == name]
     return found
 

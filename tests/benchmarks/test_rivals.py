@@ -41,7 +41,7 @@ def run(rivals: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def runner(**parts: Any) -> Any:
-    """Return a runner of the module that the script uses."""
+    """Return a fake runner for the script."""
     return sys.modules["ways"].Runner(**parts)
 
 

@@ -95,7 +95,7 @@ def bound(part: BufferRange, number: int = 0) -> Artifact:
 
 
 def updated(number: int, *uses: tuple[int, int], source: int = len(PROGRAM.inputs) - 1) -> Artifact:
-    """Let an output update the last input, or another one: the range words are both."""
+    """Make an output update the last input, or another one; both are range words."""
     return program(updates={number: Update(source, uses)})
 
 

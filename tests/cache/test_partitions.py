@@ -69,7 +69,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
 
 
 def started(folder: Path, content: bytes, **options: Any) -> tuple[Any, GpuDelegate]:
-    """Return an interpreter with a delegate that keeps what it compiles."""
+    """Return an interpreter with a delegate that caches compiled partitions."""
     given = {"backend": "opencl", "serialization_dir": folder, "model_token": "m", **options}
     delegate = GpuDelegate(given)  # type: ignore[arg-type]
     target = interpreter(content, delegate)
@@ -139,7 +139,7 @@ def test_new_shapes_are_kept_beside_the_old_ones(tmp_path: Path, compiled: list[
 
 
 def narrow() -> bytes:
-    """Return a model with values that half cannot hold where its second input is large."""
+    """Return a model whose values overflow half if its second input is large."""
     writer = ModelWriter()
     x, up = writer.input((1, 8, 8, 12)), writer.input((1, 1, 1, 1))
     x = convolution(writer, x, 16)
@@ -183,7 +183,7 @@ def test_other_options_are_other_files(
 def test_files_that_were_swapped_are_rebuilt(
     tmp_path: Path, compiled: list[Graph], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between models, options and devices: each start finds the file of another one."""
+    """A start finds the cache file of another model, option or device, and rejects it."""
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     starts: list[tuple[bytes, dict[str, Any]]] = [
         *(
@@ -208,7 +208,7 @@ def test_files_that_were_swapped_are_rebuilt(
 
 
 def test_no_change_of_a_file_is_overlooked(tmp_path: Path) -> None:
-    """A bit at 500 places behind the header, and cuts at the ends of all sections."""
+    """Flip a bit at 500 positions after the header, and truncate the file at all section ends."""
     outputs(tmp_path, fully_convolutional(), random(1, 9, 7, 3))
     (path,) = (entry.path for entry in entries(tmp_path))
     whole = path.read_bytes()
@@ -238,7 +238,7 @@ def section_ends(whole: bytes) -> list[int]:
 
 
 def test_damage_anywhere_is_mended(tmp_path: Path, compiled: list[Graph]) -> None:
-    """A few places whole; the test before has hundreds."""
+    """A few positions with whole starts; the previous test has hundreds of positions."""
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     expected = outputs(tmp_path, model, x)
     (path,) = (entry.path for entry in entries(tmp_path))
@@ -356,7 +356,7 @@ def test_what_was_kept_passes(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
 
 
 def test_no_number_of_a_file_is_believed(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
-    """Each number in turn is much too large, negative, and no number."""
+    """Each number is replaced by a much too large one, a negative one, and a text."""
     data, graph, info = stored
     tree = described(data)
     positions = [at for at in leaves(tree)]
@@ -374,7 +374,7 @@ def test_no_number_of_a_file_is_believed(stored: tuple[Bytes, Graph, DeviceInfo]
 
 
 def assert_stays_inside(artifact: Artifact) -> None:
-    """Assert that nothing is bound or copied beyond the memory that there is."""
+    """Assert that nothing is bound or copied beyond the memory of the program."""
     program = artifact.program
     for part in (
         *program.inputs,

@@ -66,5 +66,5 @@ def test_all_answers_are_right_and_the_folder_is_clean_in_the_end(tmp_path: Path
 
 
 def dies(number: int) -> int:
-    """Return in which start a process is killed: every fourth one; -1 for none."""
+    """Return the number of the start in which a process is killed (every fourth one), or -1."""
     return number * 7 % STARTS if number % 4 == 3 else -1

@@ -18,7 +18,7 @@ from passes.graphs import GraphBuilder
 
 
 def package(folder: Path) -> Path:
-    """Write a package of two files, with something compiled beside."""
+    """Write a package of two files, and a compiled file."""
     inside = folder / "some" / "inside"
     inside.mkdir(parents=True)
     for path in (folder / "some" / "__init__.py", inside / "kernel.jinja", inside / "x.pyc"):
@@ -28,7 +28,7 @@ def package(folder: Path) -> Path:
 
 
 def installed(folder: Path, text: str) -> Path:
-    """Write a package, and the list of an installer after it."""
+    """Write a package, and then the installer's list of its files."""
     found = package(folder)
     record = folder / "some-1.0.dist-info" / "RECORD"
     record.parent.mkdir()
@@ -85,7 +85,7 @@ def test_the_list_of_an_editable_installation_names_no_module(tmp_path: Path) ->
 def test_of_a_package_in_a_file_the_file_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A zip file that Python imports from, or a program that holds Python."""
+    """A zip file from which Python imports, or a frozen program."""
     whole, there = tmp_path / "app.pyz", package(tmp_path)
     monkeypatch.setattr(sys, "executable", str(whole))
     for where, frozen in ((whole / "some", False), (tmp_path / "none", True), (there, True)):

@@ -81,7 +81,7 @@ def test_a_token_never_leaves_the_folder(tmp_path: Path, token: str) -> None:
 
 
 def test_every_byte_counts(tmp_path: Path) -> None:
-    """The header's, and some of the data; then cuts at all lengths that matter."""
+    """Flips bits of the header and of some data, and truncates the file at all relevant lengths."""
     _, path = stored(tmp_path, DATA[:5000])
     whole = path.read_bytes()
     for position in (*range(100), len(whole) - 1):
@@ -228,7 +228,7 @@ def test_the_least_recently_used_are_removed_first(
 
 
 def test_kernels_count_and_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is of the user stays, whatever its name ends with."""
+    """Files of the user are never removed, whatever their suffix."""
     cache = DiskCache(Folder(str(tmp_path)), ".cubin")
     for age, key in ((10, "used"), (20, "unused")):
         cache.store(bytes(1 << 20), key)

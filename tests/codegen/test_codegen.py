@@ -64,7 +64,7 @@ def dialects() -> dict[str, Dialect]:
 
 DIALECTS = dialects()
 TEXTUAL = {name: dialect for name, dialect in DIALECTS.items() if name != "wgsl"}
-"""Those that hand words and kernels to a compiler as they are."""
+"""Dialects whose words and kernels are passed to a compiler unchanged."""
 
 
 # Words
@@ -111,7 +111,7 @@ def words_of_accessors() -> set[str]:
 
 
 def endings(name: str) -> tuple[str, ...]:
-    """Return what words in the expression of a function may end in."""
+    """Return the possible suffixes of words in a function's expression."""
     plain = {**UNARY, **BINARY, **STABLEHLO}.get(name.removeprefix("INTEGER_"))
     if name == "SELECT":
         return "", "_I32", "_I64"
@@ -133,7 +133,7 @@ _OF_THE_LANGUAGE = {"opencl": ("INFINITY", "NAN")}
 
 
 def test_words_are_found() -> None:
-    """The scans that the next tests stand on see what they should."""
+    """The scans that the next tests use find the expected words."""
     assert words_of_template("softmax") >= {"LANES4", "EXP4", "BARRIER", "GROUP_Y", "INFINITY"}
     assert words_of_template("conv_2d") >= {"LOAD4_F16", "LOAD4_F32", "FMA4"}
     assert "ITEMS" not in words_of_template("softmax")
@@ -160,7 +160,7 @@ _RESERVED = {
     *("resource", "restrict", "sample", "sampler", "shared", "short", "smooth", "static"),
     *("superp", "texture", "this", "union", "unsigned", "using", "varying", "volatile"),
 }
-"""Words that some language keeps for itself: no variable may have such a name."""
+"""Reserved words of some language: no variable may have such a name."""
 
 
 @pytest.mark.parametrize("template", [name for name in TEMPLATES if "/" not in name])
@@ -254,7 +254,7 @@ def test_what_stores_cut_is_not_cut_before(
 
 @pytest.mark.parametrize("length", [4, 8])
 def test_operands_of_bytes_may_be_read_before(length: int) -> None:
-    """What has a byte for each element of the result; not what is broadcast."""
+    """Return the operands with a byte for each element of the result, without broadcast ones."""
     dst = TensorRef("dst", Storage.create(0, DType.INT8, (1, 4, 4, 8), 4))
     other = TensorRef("e0_0", Storage.create(1, DType.INT8, (1, 4, 4, length), 4))
     ops = (EpilogueText("ADD4_I32({x}, {0})", (other,), register=INT),)
@@ -399,7 +399,7 @@ def names_in_a_process(seed: str) -> str:
 
 
 def test_names_are_the_same_in_every_process() -> None:
-    """Compiled kernels are kept by their text; a name that changes would never be found again."""
+    """Compiled kernels are cached by their text, so names must be the same in each process."""
     expected = str([kernel.name for kernel in build_network().program.kernels])
     for seed in ("1", "2"):
         assert names_in_a_process(seed).strip() == expected
@@ -438,7 +438,7 @@ def test_every_dialect_writes_every_kind_of_argument(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("dialect", FLAVOURS, ids=(*DIALECTS, "packed"))
 def test_dialects_differ_in_no_word(dialect: Dialect) -> None:
-    """What OpenCL C has for an element type, the others have too, but for those of `_ABSENT`."""
+    """All dialects have the words of OpenCL C for each element type, except those in `_ABSENT`."""
     expected = {word for word in defined_words(DIALECTS["opencl"]) if _KIND.search(word)}
     absent = {word for kind, word in _ABSENT if dialect.name == kind}
     assert expected - defined_words(dialect) <= absent
@@ -447,4 +447,4 @@ def test_dialects_differ_in_no_word(dialect: Dialect) -> None:
 
 _KIND = re.compile(r"^[A-Z].*_(F32|F16|U32|BOOL8|[SUI](8|16|32|64))")
 _ABSENT = (("glsl", "FLOOR_DIV4_I64"), ("wgsl", "STORE1_F16"))
-"""Words that a dialect needs in none of its kernels, or that some device cannot have."""
+"""Words that no kernel of a dialect needs, or that some devices do not support."""

@@ -27,7 +27,7 @@ alignments = st.sampled_from([1, 4, 8])
 
 
 def indices(storage: Storage) -> Array:
-    """Return where each element [N, H, W, C] lies."""
+    """Return the memory position of each element [N, H, W, C]."""
     n, y, x, c = np.indices(storage.shape)
     rows = sum(i * stride for i, stride in zip((n, y, x), storage.strides, strict=True))
     return np.asarray(storage.offset + rows + c)
@@ -64,7 +64,7 @@ def parts(draw: Any, storage: Storage) -> Storage:
 
 @st.composite
 def steps(draw: Any, shape: Shape4) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Draw how far apart pixels lie in y and x, and which is the first."""
+    """Draw the strides of pixels in y and x, and the position of the first pixel."""
     step = (draw(sizes), draw(sizes))
     first = [draw(st.integers(0, min(step[i], shape[1 + i]) - 1)) for i in (0, 1)]
     return step, (first[0], first[1])
@@ -72,7 +72,7 @@ def steps(draw: Any, shape: Shape4) -> tuple[tuple[int, int], tuple[int, int]]:
 
 @st.composite
 def storages(draw: Any) -> Storage:
-    """Draw a fresh storage, a part or a view of one, pixels that lie apart, or two of these."""
+    """Draw a new storage, a part or a view of one, strided pixels, or a combination of two."""
     dtype = draw(st.sampled_from([DType.FLOAT32, DType.FLOAT16]))
     storage = Storage.create(0, dtype, draw(shapes), draw(alignments))
     for _ in range(draw(st.integers(0, 2))):
@@ -112,7 +112,7 @@ def test_contiguous_means_evenly_spaced_rows(storage: Storage) -> None:
 
 
 def has_steps(positions: Array) -> bool:
-    """Whether elements [N, H, W, C] lie evenly along each axis, and channels side by side."""
+    """Whether elements [N, H, W, C] have constant strides, and channels are contiguous."""
     for axis, size in enumerate(positions.shape):
         gaps = np.diff(positions, axis=axis)
         if size > 1 and (gaps != (1 if axis == 3 else gaps.flat[0])).any():
@@ -342,7 +342,7 @@ def test_positions_decode_row_numbers(shape: Shape4) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 1, 5, 8), (2, 5, 1, 8)])
 def test_origins_of_windows_count_axes_of_one_element(shape: Shape4) -> None:
-    """A window may begin above the only row: what it sees of that lies a stride further on."""
+    """A window may begin above the only row, which is then one stride after the window's start."""
     storage = Storage.create(0, DType.FLOAT32, shape, 4)
     ref = TensorRef("src", storage)
     at = Position(n="n", y="y", x="x")

@@ -26,7 +26,7 @@ PLACES: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 def same(dtype: str, shape: tuple[int, ...] = (1, 4)) -> CompiledModel:
-    """Return a model that gives what it is given."""
+    """Return a model whose output is its input."""
     writer = ModelWriter()
     x = writer.input(shape, dtype, name="x")
     sizes = writer.constant([*shape], np.int32)
@@ -130,7 +130,7 @@ def test_flat_buffers(place: str) -> None:
 
 
 def positions() -> bytes:
-    """Return a model that tells where its input is true: only a run knows how often."""
+    """Return a model (WHERE) whose output shape depends on its input."""
     writer = ModelWriter()
     x = writer.input((4,), "bool")
     writer.output(writer.op("WHERE", [x], [(-1, 1)], dtype="int64"))

@@ -132,7 +132,7 @@ def test_a_request_that_is_wrong_fails_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_request_beside_close_is_answered() -> None:
     class Closes:
-        """Arrays of it are made at the worst time."""
+        """An object whose conversion to an array closes the batcher."""
 
         def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
             batcher.close()
@@ -146,7 +146,7 @@ def test_a_request_beside_close_is_answered() -> None:
 
 
 def test_a_callback_cannot_close_the_batcher() -> None:
-    """It runs on a thread that `close` waits for."""
+    """The callback runs on a thread that `close` waits for."""
     refused: list[bool] = []
 
     def end(_: Any) -> None:

@@ -27,7 +27,7 @@ X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
 
 
 class OnGPU:
-    """What PyTorch or CuPy has on a GPU, as far as others see it."""
+    """A GPU array with the interface of PyTorch or CuPy."""
 
     def __init__(self, buffer: TensorBuffer, **changes: Any) -> None:
         self.buffer, self.changes = buffer, changes
@@ -42,7 +42,7 @@ class OnGPU:
 
 
 class OfNumba:
-    """What Numba has there."""
+    """A GPU array with the interface of Numba."""
 
     def __init__(self, buffer: TensorBuffer, **changes: Any) -> None:
         self.owner = buffer
@@ -162,7 +162,7 @@ def test_arrays_of_the_host_are_lent_both_ways() -> None:
 
 
 class OfNobody:
-    """An array of no library that is known."""
+    """An array of an unknown library."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

@@ -38,7 +38,7 @@ def error_of(call: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def fixed_rows() -> bytes:
-    """Return a model that joins along its rows, so that their number cannot be changed."""
+    """Return a model that concatenates along the batch, so the batch size cannot change."""
     writer = ModelWriter()
     x = writer.input(SHAPE, name="x")
     joined = writer.op("CONCATENATION", [x, x], [(2, *SHAPE[1:])], options={"axis": 0})
@@ -95,7 +95,7 @@ def test_another_shape(given: Any, remedy: str, follow: Any) -> None:
 
 
 def test_other_sizes() -> None:
-    """What can be computed is, and what cannot is not proposed again."""
+    """The remedy is proposed only if it works."""
     larger = np.ones((1, 18, 14, 3), np.float32)
     call = "model.resize_input_tensor(0, [1, 18, 14, 3], strict=False)"
     with CompiledModel.from_buffer(fully_convolutional()) as model:
@@ -317,7 +317,7 @@ def test_a_profile() -> None:
     ("signature", "op"), [(None, "ABS"), ("encode", "ABS"), ("decode", "LOGISTIC")]
 )
 def test_a_profile_of_a_signature(signature: str | None, op: str) -> None:
-    """Also while the model's signature runners exist, which keep the runtime from invoking."""
+    """The same is true while signature runners exist, which prevent the runtime from invoking."""
     x = np.full((1, 2, 2, 4), 0.5, np.float32)
     with CompiledModel.from_buffer(encode_and_decode(), min_nodes_per_partition=0) as model:
         before = model(x, signature=signature)

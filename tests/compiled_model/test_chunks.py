@@ -134,7 +134,7 @@ def test_what_cannot_be_cut(backend: str) -> None:
 
 @needs_emulator
 def test_what_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph for each chunk, one for a device's memory; all goes with the model."""
+    """Each chunk has a graph, device memory has one; all are released with the model."""
     driver: SimulatedDriver = put_in_place(monkeypatch)
     model = compiled("cuda", 3)
     pinned = model.create_input_buffers(), model.create_output_buffers()

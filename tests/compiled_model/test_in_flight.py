@@ -89,7 +89,7 @@ def test_what_half_cannot_hold_is_widened_for_all(backend: str, contexts: int) -
 
 
 def in_flight(model: CompiledModel, number: int) -> ModelFuture:
-    """Return a run's future, whose end nobody has asked for yet."""
+    """Return the future of a run for which no caller has waited yet."""
     return model.submit(X * number)
 
 
@@ -258,7 +258,7 @@ def test_a_resize_waits_for_runs_in_flight() -> None:
 
 @pytest.mark.parametrize("contexts", [1, 4])
 def test_threads_with_buffers_and_arrays(contexts: int) -> None:
-    """Runs, submits and resizes from many threads: nobody waits for ever, and all is right."""
+    """Many threads run, submit and resize: no thread waits forever, and all results are correct."""
     faults: list[BaseException] = []
     with CompiledModel.from_buffer(chain(WHOLE), contexts=contexts) as model:
 

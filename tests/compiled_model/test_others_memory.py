@@ -158,7 +158,7 @@ def test_a_forked_child_is_told(backend: str) -> None:
 
 
 class Elsewhere:
-    """An array of a library whose memory lies on a device."""
+    """An array of a library in device memory."""
 
     def __init__(self, *device: int) -> None:
         self.device = device

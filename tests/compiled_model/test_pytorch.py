@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (1, 64, 64, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
 _BUSY_CYCLES = 100_000_000
-"""Some 50 ms."""
+"""A kernel of about 50 ms."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_call_waits_for_what_is_on_the_stream(model: CompiledModel) -> None:
 
 @pytest.mark.parametrize("offset", [0, 4, 1])
 def test_runs_on_bound_tensors(model: CompiledModel, offset: int) -> None:
-    """Tensors may begin anywhere in their memory: what no vector can be read from is copied."""
+    """Tensors whose address is not aligned for vectors are copied."""
     stream = torch.cuda.Stream()
     spaces = [torch.full((X.size + 8,), float("nan"), device="cuda") for _ in range(2)]
     source, result = (space[offset : offset + X.size].view(SHAPE) for space in spaces)

@@ -74,7 +74,7 @@ def two_graphs(on_cpu: bool = False) -> bytes:
 
 
 def results(model: Any, x: Any, y: Any) -> dict[str, Any]:
-    """Return what each signature of ours or LiteRT's gives for its two inputs."""
+    """Return the results of each signature, in litegpu or LiteRT, for its two inputs."""
     found = {}
     for number, (key, names) in enumerate(model.get_signature_list().items()):
         inputs, outputs = model.create_input_buffers(number), model.create_output_buffers(number)

@@ -21,7 +21,7 @@ X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
 
 
 def copies(driver: SimulatedDriver, run: Any) -> int:
-    """Return how many copies the driver is asked for in a run."""
+    """Return the number of copies in a run."""
     before = len(driver.calls)
     run()
     return driver.calls[before:].count("cuMemcpyAsync")
@@ -44,7 +44,7 @@ def memory(model: CompiledModel, nbytes: int) -> CUDABuffer:
 
 
 def part(whole: CUDABuffer, offset: int, shape: tuple[int, ...]) -> TensorBuffer:
-    """Return a tensor in memory of another."""
+    """Return a tensor that is stored within the memory of another tensor."""
     at, nbytes = whole.handle + offset, int(np.prod(shape)) * 4
     lent = CUDABorrowedBuffer(whole.device, at, nbytes, whole, None)
     return TensorBuffer(lent, np.float32, shape)
@@ -83,7 +83,7 @@ def test_much_of_the_host_is_left_to_the_copy_engine(driver: SimulatedDriver) ->
 def test_memory_of_others(
     driver: SimulatedDriver, offset: int, shape: tuple[int, ...], expected: int
 ) -> None:
-    """What is no whole units is copied in; what one launch writes may end anywhere."""
+    """Inputs with a partial unit are copied; outputs of one launch may end at any byte."""
     x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     with compiled(["ABS", "NEG"], shape) as model:
         spaces = [memory(model, x.nbytes + 64) for _ in range(2)]
@@ -173,7 +173,7 @@ def test_closed_buffers_are_seen_before_a_run(driver: SimulatedDriver) -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_an_input_is_updated_where_it_is(driver: SimulatedDriver, same: bool) -> None:
-    """As the cache of a language model; into another buffer, it is copied by the graph."""
+    """Like the KV cache of a language model; the graph copies it if the buffers differ."""
     writer = ModelWriter()
     operands = [writer.input(SHAPE), writer.input((1, 1, 4, 4)), writer.input((4,), "int32")]
     writer.output(writer.op("DYNAMIC_UPDATE_SLICE", operands, [SHAPE]))

@@ -71,12 +71,12 @@ def test_one_operation_in_the_way() -> None:
 
 
 def in_float64(writer: ModelWriter, x: TensorRef) -> TensorRef:
-    """Add nodes that no GPU runs, for another reason than CPU_ONLY."""
+    """Add nodes that stay on the CPU, for another reason than CPU_ONLY."""
     return writer.op("CAST", [writer.op("CAST", [x], [x.shape], dtype="float64")], [x.shape])
 
 
 def two_obstacles() -> bytes:
-    """Node 1 stands between more than nodes 5 and 6 do."""
+    """Node 1 separates more nodes than nodes 5 and 6 do."""
     writer = ModelWriter()
     x = writer.input(LARGE)
     y = step(writer, CPU_ONLY, convolution(writer, x, 32, seed=1))
@@ -96,7 +96,7 @@ def test_obstacles_come_by_what_each_saves_beside_those_before_it() -> None:
 
 
 def test_an_obstacle_whose_end_saves_nothing_is_not_worth_advice() -> None:
-    """Two tiny steps stay on the CPU; without one of them the graph is still not whole."""
+    """Two tiny ops stay on the CPU; replacing only one does not make the graph whole."""
     writer = ModelWriter()
     x, small = writer.input(LARGE), writer.input((1, 2), name="small")
     rounded = step(writer, CPU_ONLY, small)
@@ -120,7 +120,7 @@ def test_nodes_that_wait_for_a_shape_count_for_what_they_wait_for() -> None:
 def test_a_graph_that_the_runtime_cannot_divide_so_is_delegated_without_advice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In damaged models a node that stays on the CPU may read what no one makes."""
+    """In damaged models a node on the CPU may read a tensor that no node computes."""
     ask = bridge._preview
 
     def refusing(context: int) -> Callable[[Sequence[int]], list[Subset]]:
@@ -157,7 +157,7 @@ def int8(
 
 
 def quantized_middle() -> bytes:
-    """Nodes 1-4 compute with 8-bit integers; number 2 has a scale that only the CPU takes."""
+    """Nodes 1-4 compute with 8-bit integers; node 2 has a scale that only the CPU supports."""
     writer = ModelWriter()
     x = step(writer, "EXP", writer.input(LARGE))
     y = int8(writer, int8(writer, x, "QUANTIZE", "int8"), "DIV", "int8", 1e-30)
@@ -303,7 +303,7 @@ def byte_weights() -> bytes:
 
 @pytest.mark.parametrize(("quantized", "expected"), [("exact", []), ("float", ["precision"])])
 def test_half_precision_is_for_floats(quantized: str, expected: list[str]) -> None:
-    """Integers are computed as integers at any precision: only as floats they may be halves."""
+    """Integers are computed as integers at any precision; only floats may be stored as half."""
     assert kinds(advice_on(byte_weights(), precision="fp32", quantized=quantized)) == expected
 
 
@@ -348,7 +348,7 @@ def test_check_has_advice_on_each_graph(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 class Guess:
-    """A selection that chooses and estimates whatever was drawn."""
+    """A partition selection with random choices and estimates."""
 
     def __init__(self, data: st.DataObject) -> None:
         size = data.draw(st.integers(2, 12), label="nodes")

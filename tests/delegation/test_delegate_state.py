@@ -79,7 +79,7 @@ def test_a_time_limit_that_is_none(limit: int) -> None:
 
 @pytest.mark.parametrize(("limit", "seconds"), [(None, None), (60_000, 60.0)])
 def test_a_time_limit_reaches_the_device(limit: int | None, seconds: float | None) -> None:
-    """What a device makes of it: `tests/robustness`."""
+    """`tests/robustness` tests this on devices."""
     target = interpreter(chain(["ABS"]), GpuDelegate(invoke_timeout_ms=limit))
     for shape in ([1, 4, 4, 4], [2, 4, 4, 4]):
         target.resize_tensor_input(0, shape)
@@ -90,7 +90,7 @@ def test_a_time_limit_reaches_the_device(limit: int | None, seconds: float | Non
 
 def test_a_runtime_that_replaces_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Eager:
-        """Wants the node that there is."""
+        """A fake applicant that requests node 0."""
 
         error: BaseException | None = None
 

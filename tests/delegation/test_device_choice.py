@@ -415,7 +415,7 @@ def test_the_next_api_has_another_backend_and_the_same_kind(
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make OpenCL refuse every program; return the backend that comes next here."""
+    """Make OpenCL reject every program; return the next backend on this machine."""
     monkeypatch.delenv("LITEGPU_BACKEND", raising=False)
     monkeypatch.delenv("LITEGPU_DEVICE", raising=False)
     opened = GpuDelegate(backend="opencl").device

@@ -15,7 +15,7 @@ def test_an_error_may_be_its_own_cause() -> None:
 
 
 def test_the_reason_of_a_loss_is_all_but_the_advice() -> None:
-    """What a driver says may hold any words."""
+    """Messages of a driver may contain any text."""
     error = DeviceLostError("It is lost: no Make file. Make one.", "Make an interpreter.")
     assert error.reason == "It is lost: no Make file. Make one."
     assert str(error) == "It is lost: no Make file. Make one. Make an interpreter."

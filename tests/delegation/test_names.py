@@ -33,7 +33,7 @@ def hostile(custom: bool) -> bytes:
 
 
 def assert_harmless(text: str) -> None:
-    """No character may do anything but be seen; lines end where litegpu ends them."""
+    """All control characters are escaped; only litegpu itself writes line ends."""
     assert text
     assert {each for each in text if not each.isprintable()} <= {"\n"}
     assert "\nInjected" not in text
@@ -73,7 +73,7 @@ def test_tools(tool: str, custom: bool, tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_the_runtimes_own_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names an operation that it does not know."""
+    """The message names an unknown operation."""
     path = tmp_path / "model.tflite"
     path.write_bytes(hostile(custom=True))
     assert cli.main(["run", str(path)]) == 1

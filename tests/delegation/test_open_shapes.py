@@ -36,7 +36,7 @@ def report_of(delegate: GpuDelegate) -> DelegationReport:
 
 
 def resized(target: object, *inputs: Array) -> list[Array]:
-    """Give the inputs of an interpreter the shapes of arrays, and run it."""
+    """Resize the inputs of an interpreter to the shapes of arrays, and run it."""
     for detail, value in zip(target.get_input_details(), inputs, strict=True):  # type: ignore[attr-defined]
         target.resize_tensor_input(detail["index"], value.shape)  # type: ignore[attr-defined]
     target.allocate_tensors()  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ def test_a_compiled_model_opens_such_a_file() -> None:
 
 
 def test_open_sizes_are_no_ones_for_estimates() -> None:
-    """At 1x1 no partition would be worth it, and the CPU has a node."""
+    """At 1x1 no partition saves time, and one node stays on the CPU."""
     writer = ModelWriter()
     x = step(writer, CPU_ONLY, writer.input((1, -1, -1, 3)))
     writer.output(convolution(writer, convolution(writer, x, 64, seed=1), 64, seed=2))
@@ -123,7 +123,7 @@ def test_open_sizes_are_no_ones_for_estimates() -> None:
 
 
 def behind_the_cpu() -> bytes:
-    """Return a model whose file states open sizes behind an operation of the CPU."""
+    """Return a model whose file leaves sizes open after an operation on the CPU."""
     writer = ModelWriter()
     x = writer.input((1, 48))
     axis = writer.constant([2, 8, 3], "int32", name="shape")
@@ -191,7 +191,7 @@ def test_a_variable_has_the_shape_that_the_file_states(model: bytes, nodes: list
 
 
 def wide(shape: tuple[int, ...] = (-1, 3)) -> bytes:
-    """Return a model of operations that make something of nothing."""
+    """Return a model of operations that produce elements from empty inputs."""
     writer = ModelWriter()
     x, y = writer.input(shape, name="x"), writer.input(shape, name="y")
     both = writer.op("CONCATENATION", [x, y], [shape], options={"axis": 0})
@@ -217,7 +217,7 @@ def test_a_batch_of_none(rows: tuple[int, int]) -> None:
 
 
 def by_its_own_sizes() -> bytes:
-    """Return a model that reshapes by sizes that it packs itself, and goes on with the result."""
+    """Return a model that computes a shape with PACK, reshapes, and uses the result."""
     writer = ModelWriter()
     x = writer.input((-1, -1, 3))
     shape = writer.op("SHAPE", [x], [(3,)], dtype="int32", options={"out_type": "INT32"})

@@ -32,7 +32,7 @@ def options(*priorities: int, **fields: Any) -> GpuDelegateOptions:
 
 
 def test_defaults_are_those_of_the_c_api() -> None:
-    """But for the number of partitions, which is what estimates say and not 1."""
+    """The number of partitions is determined by estimates instead of 1."""
     found = GpuDelegateOptions()
     assert found.is_precision_loss_allowed == -1
     assert found.inference_preference == 0
@@ -182,7 +182,7 @@ def test_partitions_are_cached_by_default(
 def test_the_environment_names_several_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first writable one takes new files, and all are read."""
+    """New files go to the first writable folder, and all folders are read."""
     shipped, own, last = (str(tmp_path / name) for name in ("shipped", "own", "last"))
     Path(shipped).mkdir()
     monkeypatch.setenv("LITEGPU_CACHE_PATH", os.pathsep.join([shipped, "", own, last]))

@@ -145,7 +145,7 @@ class PartitionKernel:
                 self._leave(error)
 
     def _leave(self, error: DeviceLostError) -> None:
-        """Reopen the lost device, or change to another device. Raises `error` if that fails.
+        """Reopen the lost device, or change to another device. Raises `error` if no device works.
 
         Raises `error` also if the device loss invalidated buffers that are bound to tensors.
         """

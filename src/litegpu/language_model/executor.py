@@ -298,8 +298,8 @@ def _write_mask(buffer: TensorBuffer, visible: Visible) -> None:
 
 
 def _positions_of(cache: Tensor) -> tuple[int, ...]:
-    """Return the axes' sizes of which one is the number of positions of a key-value cache.
+    """Return the sizes of two axes of a key-value cache; one is the number of positions.
 
-    Such a cache is `[1, heads, positions, depth]` or `[1, heads, depth, positions]`.
+    The cache has the shape `[1, heads, positions, depth]` or `[1, heads, depth, positions]`.
     """
     return cache.shape[2:] if len(cache.shape) == 4 else ()

@@ -63,7 +63,7 @@ def _tables(
 ) -> dict[str, npt.NDArray[np.generic]]:
     """Return indices followed by two zeros, and float32 weights.
 
-    The function stores integer weights instead of the two zeros.
+    With `integer`, integer weights replace the two zeros.
     """
     found = np.array(between, np.float64)
     if integer:

@@ -161,9 +161,9 @@ def build(
     layer adds its own to its input.
 
     With `window`, the first layer and every other one after it have local attention. Their caches
-    are ring buffers of at least `window` positions. Another input is then the mask `local_mask`. In
-    a prefill it has the columns of the cache before the run, and one for each token. In `decode` it
-    has those of the cache after the run.
+    are ring buffers of at least `window` positions. The graph then has an additional input, the
+    mask `local_mask`. In a prefill this mask has the columns of the cache before the run, and one
+    column for each token. In `decode` the mask has the columns of the cache after the run.
     """
     ring = -(-window // _RING_STEP) * _RING_STEP
     signatures = [*((f"prefill_{count}", count) for count in prefill), ("decode", 1)]
