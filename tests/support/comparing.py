@@ -24,7 +24,7 @@ def mismatch(expected: Array, got: Array, limit: float) -> str:
     if got.dtype != expected.dtype:
         return f"{got.dtype} instead of {expected.dtype}"
     if expected.dtype == np.complex64:
-        expected, got = expected.view(np.float32), got.view(np.float32)
+        expected, got = (np.atleast_1d(each).view(np.float32) for each in (expected, got))
     if expected.dtype.kind != "f":
         limit = 0.0  # integers and truth values are exact
     lost = np.isfinite(expected) & ~np.isfinite(got)

@@ -23,11 +23,11 @@ from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.functions import wraps
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import COPIED, VIEWED_AS, Types
+from litegpu.ops.common.types import MOVED, VIEWED_AS, Types
 from litegpu.ops.reshape import reshape_node
 
 _BITS = "BITS"
-_GIVEN = Types(COPIED.dtypes)
+_GIVEN = Types(MOVED.dtypes)
 # For bool results, the CPU keeps bytes that are neither 0 nor 1.
 _RESULTS = Types(_GIVEN.dtypes - {DType.BOOL})
 _AS_BITS = {

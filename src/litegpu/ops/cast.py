@@ -1,4 +1,4 @@
-"""CAST: converts between floats, integers and bools."""
+"""CAST: converts between floats, integers, bools and complex numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WIDENING = {
     *((source, DType.INT32) for source in (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)),
 }
 """Casts between types with the same device representation, which change no number."""
-_NOT_FROM_UINT32 = {DType.FLOAT32, DType.FLOAT16, DType.INT64}
-_NOT_TO_UINT32 = {DType.FLOAT32, DType.FLOAT16}
+_NOT_FROM_UINT32 = {DType.FLOAT32, DType.FLOAT16, DType.INT64, DType.COMPLEX64}
+_NOT_TO_UINT32 = {DType.FLOAT32, DType.FLOAT16, DType.COMPLEX64}
 """Types whose casts depend on the sign, which the int32 that represents a uint32 has."""
 
 

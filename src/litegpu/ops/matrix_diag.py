@@ -7,15 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from litegpu.graph import EpilogueOp, Graph, Node
+from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.common import checks
-from litegpu.ops.common.types import MOVED
+from litegpu.ops.common.types import MOVED, Types
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.reshape import reshape_node, reshaped
 
 _MOST_ELEMENTS = 1 << 24
 """Maximum number of elements of the diagonal's mask."""
+
+
+_TYPES = Types(MOVED.dtypes - {DType.COMPLEX64}, common=True)
+"""Types without complex numbers, which the CPU's kernels take for floats."""
 
 
 @register
@@ -24,7 +28,7 @@ class MatrixDiag(Op):
 
     name = "MATRIX_DIAG"
     max_version = 1
-    takes = (MOVED,)
+    takes = (_TYPES,)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -58,7 +62,7 @@ class MatrixSetDiag(Op):
 
     name = "MATRIX_SET_DIAG"
     max_version = 1
-    takes = (MOVED, MOVED)
+    takes = (_TYPES, _TYPES)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

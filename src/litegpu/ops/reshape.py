@@ -15,7 +15,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, r
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import COPIED, INTEGERS
+from litegpu.ops.common.types import INTEGERS, MOVED
 
 RESHAPE = "RESHAPE"
 
@@ -97,7 +97,7 @@ class Reshape(Op):
     launches = 0
     shape_operands = (1,)
     may_be_empty = (1,)  # the shape of a scalar
-    takes = (COPIED, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

@@ -8,7 +8,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.base import Cuts, NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
-from litegpu.ops.common.types import COPIED, INTEGERS
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.strided_slice import folded_slice, part_nodes
 
 
@@ -19,7 +19,7 @@ class Slice(Op):
     name = "SLICE"
     max_version = 8
     shape_operands = (1, 2)
-    takes = (COPIED, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

@@ -23,7 +23,7 @@ from litegpu.ops.base import (
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import COPIED, INTEGERS
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four, merge_ranges
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.reshape import reshape_node, reshaped
@@ -69,7 +69,7 @@ class StridedSlice(Op):
     max_version = 8
     traits = Trait.CONVEX | Trait.RESIZES | Trait.VIEWS_INPUT
     shape_operands = (1, 2, 3)
-    takes = (COPIED, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

@@ -9,7 +9,7 @@ import numpy as np
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks
-from litegpu.ops.common.types import COPIED, INTEGERS
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import MixedRadix, Source, index_map_node
 
 
@@ -20,7 +20,7 @@ class Tile(Op):
     name = "TILE"
     max_version = 3
     shape_operands = (1,)
-    takes = (COPIED, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -25,7 +25,7 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.reshape import reshape_node, reshaped
 
-_SORTED = Types(MOVED.dtypes - {DType.BOOL}, common=True)
+_SORTED = Types(MOVED.dtypes - {DType.BOOL, DType.COMPLEX64}, common=True)
 _RANK, _FIND = "TOP_K_RANK", "TOP_K_FIND"
 _MOST_ELEMENTS = 1 << 17
 """Maximum length of a row, since the kernel compares each element with all others."""

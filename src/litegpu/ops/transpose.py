@@ -10,7 +10,7 @@ from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
-from litegpu.ops.common.types import COPIED, INTEGERS
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import Source, index_map_node, plain
 
 
@@ -21,7 +21,7 @@ class Transpose(Op):
     name = "TRANSPOSE"
     max_version = 9
     shape_operands = (1,)
-    takes = (COPIED, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

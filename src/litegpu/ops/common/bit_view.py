@@ -2,7 +2,8 @@
 
 A complex tensor becomes a float tensor whose last axis alternates real and imaginary parts. For an
 op that moves single complex numbers (TRANSPOSE, SLICE, …), BITCAST nodes convert these pairs to
-64-bit integers and back. Types that kernels only move become integers of the same size. The bytes
+64-bit integers and back. Arithmetic is expressed by real and imaginary parts
+(`complex_parts.py`). Types that kernels only move become integers of the same size. The bytes
 of a partition's inputs and outputs do not change. A float tensor whose bits are read is never
 stored as float16.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import has
+from litegpu.ops.common.complex_parts import by_parts
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import VIEWED_AS
 
@@ -26,6 +28,7 @@ def bit_view(graph: Graph) -> Graph:
     The function marks floats of complex tensors, and floats whose bits are read, as never stored as
     float16.
     """
+    graph = by_parts(graph)
     views = {v: _view(value) for v, value in graph.values.items()}
     nodes = tuple(_moving_integers(graph, views))
     for node in nodes:

@@ -228,7 +228,7 @@ BINARY: Mapping[str, Function] = {
     "MUL": _number(
         "{a} * {b}",
         "MUL4{k}({a}, {b})",
-        takes=_also(NUMBERS, DType.INT16, DType.UINT32, DType.FLOAT16),
+        takes=_also(NUMBERS, DType.INT16, DType.UINT32, DType.FLOAT16, DType.COMPLEX64),
         grows=True,
         max_version=8,
         through_zero=True,

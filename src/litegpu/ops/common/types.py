@@ -43,15 +43,16 @@ VIEWED_AS = {
 """Types that kernels only move, and the integer types of the same size that represent them."""
 MOVED = Types(
     STORABLE.dtypes
-    | {DType.FLOAT16, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS},
+    | {DType.FLOAT16, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS}
+    | {DType.COMPLEX64},
     common=True,
 )
-"""Types that kernels can move; quantized values move as stored integers."""
-COPIED = Types(MOVED.dtypes | {DType.COMPLEX64}, common=True)
-"""Types that kernels can move, including complex numbers, which move as 64-bit integers."""
+"""Types that kernels can move: quantized values as stored integers, complex numbers as 64-bit
+integers.
+"""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
-CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES | {DType.UINT32})
+CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES | {DType.UINT32, DType.COMPLEX64})
 SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
 """Float types, and the integer types that may represent floats."""
 

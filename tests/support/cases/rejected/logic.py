@@ -71,8 +71,8 @@ CASES = (
         "CAST",
         (computed(2),),
         _WRONG_TYPE
-        + "1 is UINT64 instead of BOOL, FLOAT16, FLOAT32, INT16, INT32, INT64, INT8, UINT16, "
-        "UINT32 or UINT8.",
+        + "1 is UINT64 instead of BOOL, COMPLEX64, FLOAT16, FLOAT32, INT16, INT32, INT64, INT8, "
+        "UINT16, UINT32 or UINT8.",
         result=DType.UINT64,
     ),
     Rejected(
