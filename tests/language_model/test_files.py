@@ -277,7 +277,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         LanguageModel(NAME, tokenizer=tmp_path / "none.json")
     model = language_parts(NAME)[2]
     contents: tuple[tuple[list[Section], str], ...] = (
-        ([Section(model), Section(b"w" * 9, 7)], "weights in a separate section.*Convert the"),
         ([Section(b"", 5, "")], "has no .tflite model"),
         (
             [Section(decoder(EMBEDDINGS)), Section(model, 3, "tf_lite_embedder")],

@@ -16,6 +16,7 @@ from litegpu.files.members import (
     LITERTLM_IDENTIFIER,
     MODEL,
     MODEL_IDENTIFIER,
+    WEIGHTS,
     ZIP_IDENTIFIERS,
     Member,
 )
@@ -25,9 +26,11 @@ __all__ = [
     "CONTAINER_SUFFIXES",
     "MODEL",
     "MODEL_IDENTIFIER",
+    "WEIGHTS",
     "Container",
     "Member",
     "located",
+    "map_file",
     "map_model",
     "open_container",
     "open_content",
@@ -101,7 +104,7 @@ def open_container(path: str | os.PathLike[str]) -> Container | None:
         ModelError: the container is damaged.
         OSError: the file cannot be read.
     """
-    return open_content(os.fspath(path), _mapped(path))
+    return open_content(os.fspath(path), map_file(path))
 
 
 def map_model(name: str | os.PathLike[str]) -> memoryview:
@@ -114,7 +117,7 @@ def map_model(name: str | os.PathLike[str]) -> memoryview:
         OSError: the file cannot be read.
     """
     path, member = located(name)
-    data = _mapped(path)
+    data = map_file(path)
     container = open_content(path, data)
     if container is not None:
         return container.model(member).view()
@@ -148,7 +151,7 @@ def open_content(path: str, data: memoryview) -> Container | None:
     return None
 
 
-def _mapped(path: str | os.PathLike[str]) -> memoryview:
+def map_file(path: str | os.PathLike[str]) -> memoryview:
     """Return the bytes of a file, memory-mapped unless the file is empty or cannot be mapped."""
     with Path(path).open("rb") as file:
         try:

@@ -11,6 +11,8 @@ from litegpu.wording import printable
 
 MODEL = "model"
 """The kind of members that are .tflite models."""
+WEIGHTS = "weights"
+"""The kind of members that are weights of a model of the same name."""
 MODEL_IDENTIFIER = b"TFL3"
 """The file identifier in bytes 4 to 7 of every .tflite file."""
 ZIP_IDENTIFIERS = (b"PK\x03\x04", b"PK\x05\x06")

@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from litegpu import zoo
 from litegpu.errors import ModelError
-from litegpu.files import MODEL, Container, Member, located, open_container, open_content
+from litegpu.files import (
+    MODEL,
+    MODEL_IDENTIFIER,
+    WEIGHTS,
+    Container,
+    Member,
+    located,
+    map_file,
+    open_container,
+    open_content,
+)
 from litegpu.language_model.metadata import Metadata, read_metadata
+from litegpu.runtime_abi.outside_weights import tables_only
 from litegpu.wording import printable
 
 _METADATA, _EXECUTOR = "LLM metadata", "executor metadata"
 _TOKENIZERS = ("Hugging Face tokenizer", "SentencePiece tokenizer")
 _TASK_TOKENIZER = "tokenizer_model"
 """The lower-case name of the tokenizer in a .task file."""
+_GROUP = "tflite_weights"
+"""The name with which a model of a .litertlm file refers to its section of weights."""
 _EMBEDDER, _PER_LAYER = "embedder.tflite", "per_layer_embedder.tflite"
 
 
@@ -47,15 +60,16 @@ def read_language_file(
     name = os.fspath(path)
     if zoo.is_zoo_name(name):
         container = open_content(name, memoryview(zoo.load_language_model(name)))
-    elif located(name)[1]:
-        return LanguageFile(zoo.resolve_model(path), tokenizer=given)
     else:
+        file, member = located(name)
         try:
-            container = open_container(path)
+            container = open_container(file)
         except OSError as error:
             raise _unreadable(Path(path), error) from error
+        if container is not None and member:
+            return LanguageFile(_with_weights(container, container.model(member)), tokenizer=given)
     if container is None:
-        return LanguageFile(zoo.resolve_model(path), tokenizer=given)
+        return LanguageFile(_model_file(path), tokenizer=given)
     return _of_container(container, given)
 
 
@@ -79,18 +93,63 @@ def _of_container(container: Container, given: bytes | None) -> LanguageFile:
     tokenizer = _first(container.members, _is_tokenizer)
     metadata = _content_of(container, _METADATA)
     executor = _content_of(container, _EXECUTOR)
-    if any(each.kind == "weights" for each in container.members):
-        raise ModelError(
-            f"'{printable(container.path)}' has weights in a separate section, which the runtime "
-            "cannot read. Convert the model with its weights inside."
-        )
     return LanguageFile(
-        bytes(main.view()),
-        None if embedder is None else bytes(embedder.view()),
-        None if per_layer is None else bytes(per_layer.view()),
+        _with_weights(container, main),
+        None if embedder is None else _with_weights(container, embedder),
+        None if per_layer is None else _with_weights(container, per_layer),
         given or (None if tokenizer is None else bytes(tokenizer.view())),
         read_metadata(metadata, executor),
     )
+
+
+def _with_weights(container: Container, model: Member) -> bytes:
+    """Return the bytes of a model, without the weights that are outside of its tables."""
+
+    def group(name: str) -> memoryview:
+        stem = model.name.removesuffix(".tflite")
+        found = _first(
+            container.members, lambda each: each.kind == WEIGHTS and _stem(each.name) == stem
+        )
+        if found is None or name != _GROUP:
+            raise ModelError(
+                f"The model '{printable(model.name)}' of '{printable(container.path)}' has its "
+                f"weights in '{printable(name)}', but the file has no such weights for it. Convert "
+                "the model again."
+            )
+        return found.view()
+
+    content = model.view()
+    return tables_only(content, group) or bytes(content)
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _model_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a .tflite file, without the weights that are outside of its tables.
+
+    Weights are in files of the model's folder.
+    """
+
+    def group(name: str) -> memoryview:
+        parts = PurePath(name).parts
+        if not parts or PurePath(name).is_absolute() or ".." in parts:
+            raise ModelError(
+                f"'{printable(os.fspath(path))}' has weights in '{printable(name)}', which is not "
+                "in its folder. Convert the model again."
+            )
+        try:
+            return map_file(Path(path).parent / name)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"'{printable(os.fspath(path))}' has weights in '{printable(name)}', which cannot "
+                f"be read ({error}). Put the file into the same folder."
+            ) from error
+
+    content = map_file(path)
+    found = tables_only(content, group) if content[4:8] == MODEL_IDENTIFIER else None
+    return found or zoo.resolve_model(path)
 
 
 def _content_of(container: Container, kind: str) -> bytes:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
 from litegpu.runtime_abi.kernels import RUNTIMES, own_interpreter
+from litegpu.runtime_abi.outside_weights import Binder, TablesOnly
 
 
 @runtime_checkable
@@ -70,7 +71,7 @@ def interpreter(
     """Return an interpreter, ready to run.
 
     Args:
-        model: the bytes of the .tflite file.
+        model: the bytes of the .tflite file, or its tables with constants outside of them.
         delegate: the delegate, a tuple of delegates in the order in which they are applied, or None
             for the CPU (XNNPACK where the runtime has it).
         threads: number of CPU threads; None leaves it to the runtime.
@@ -91,6 +92,9 @@ def interpreter(
     for each in delegates:
         if isinstance(each, ReadsModel):
             each.model = model
+    binder = Binder(model.constants) if isinstance(model, TablesOnly) else None
+    if binder is not None:
+        delegates = (binder, *delegates)
     try:
         with own_interpreter():
             result = runtime.Interpreter(
@@ -117,6 +121,8 @@ def interpreter(
             "runtime: pip install --upgrade ai-edge-litert"
         ) from error
     except (RuntimeError, ValueError) as error:
+        if binder is not None and binder.error is not None:
+            raise binder.error from error
         raise ModelError(
             f"The runtime rejects this model: {_sentence(error)} "
             "Check that the file is a complete .tflite model, made of operations that the runtime "

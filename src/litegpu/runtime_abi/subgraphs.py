@@ -98,7 +98,7 @@ class Subgraphs:
         """
         self._read(0, self._context)
         for number in itertools.count(1):
-            with _acquired(self._context, number) as other:
+            with acquired(self._context, number) as other:
                 if not other:
                     break
                 self.numbers[other] = number
@@ -160,7 +160,7 @@ class Subgraphs:
         if not number:  # the runtime already has the main graph open
             yield self._context
             return
-        with _acquired(self._context, number) as context:
+        with acquired(self._context, number) as context:
             yield context
 
     def _body(self, number: int, file: ModelFile) -> Graph | None:
@@ -170,7 +170,7 @@ class Subgraphs:
         if ends is None:
             return None
         passed = {v for each in ends for v in each} - graph.values.keys()
-        with _acquired(self._context, number) as context:
+        with acquired(self._context, number) as context:
             passed_values = reader.read_values(context, passed, self._budget)
         return Graph({**graph.values, **passed_values}, graph.nodes, *ends)
 
@@ -197,7 +197,7 @@ class Subgraphs:
         """Make the nodes of graph `context` readable while a delegate is applied to `applied`."""
         with contextlib.ExitStack() as stack:
             if context != applied:
-                stack.enter_context(_acquired(applied, self.numbers[context]))
+                stack.enter_context(acquired(applied, self.numbers[context]))
             yield
 
     def awaits(self, context: int) -> bool:
@@ -378,7 +378,7 @@ def _called(node: Node) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _acquired(context: int, number: int) -> Iterator[int]:
+def acquired(context: int, number: int) -> Iterator[int]:
     """Make another graph of the model readable; yield its context, 0 for a missing graph.
 
     For a missing graph, the runtime reports an error, whose text would become part of the next

@@ -88,6 +88,7 @@ def load(task: Task) -> Result:
     from litegpu import GpuDelegate
     from litegpu.errors import LitegpuError
     from litegpu.runtime_abi import interpreter as runtime
+    from litegpu.runtime_abi.outside_weights import tables_only
     from paper_device import on_paper
 
     delegate = None
@@ -96,7 +97,11 @@ def load(task: Task) -> Result:
             delegate = GpuDelegate(backend="opencl", inference_preference=0)
     status, text = "ran", ""
     try:
-        runtime.interpreter(task.content, delegate, builtin_kernels=True)
+        content = task.content
+        if delegate is not None:
+            whole = memoryview(content)
+            content = tables_only(whole, lambda _: whole) or content
+        runtime.interpreter(content, delegate, builtin_kernels=True)
     except (RuntimeError, ValueError, MemoryError) as error:
         status, text = "refused", f"{type(error).__name__}: {error}"
     if delegate is None:

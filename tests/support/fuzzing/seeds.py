@@ -10,6 +10,7 @@ import small_models
 from cases.base import Case, Sheet
 from litegpu import zoo
 from litegpu.tools.models import model_folders
+from outside_weights import appended, external
 
 Source = Callable[[], bytes]
 _ZOO = (
@@ -39,8 +40,17 @@ def networks() -> dict[str, Source]:
     return {
         "convolutions": small_models.fully_convolutional,
         "float16 weights": lambda: small_models.fully_convolutional(float16_weights=True),
+        "appended weights": lambda: appended(small_models.fully_convolutional()),
+        "external weights": _with_weights_behind,
         "chain": lambda: small_models.chain(("RELU", small_models.CPU_ONLY, "TANH", "NEG")),
     }
+
+
+def _with_weights_behind() -> bytes:
+    """Return a model that refers to its own file as the file with its weights."""
+    model = small_models.fully_convolutional()
+    begin = len(external(model)[0])
+    return b"".join(external(model, begin=begin))
 
 
 def large() -> dict[str, Source]:
