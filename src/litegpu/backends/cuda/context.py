@@ -47,8 +47,8 @@ _DIRECT_BYTES = 4 << 10
 """Maximum size in bytes of an output that a kernel writes directly to host memory.
 
 A kernel stores rows float by float if their size is not a multiple of 16 bytes. Writing 64 KiB of
-such rows to host memory took 28 µs more than writing to GPU memory. A copy from GPU memory to host
-memory by a kernel then takes 1 to 2 µs.
+such rows to host memory took 28 µs more than writing to GPU memory. A kernel that copies the output
+from GPU memory to host memory takes 1 to 2 µs.
 """
 
 

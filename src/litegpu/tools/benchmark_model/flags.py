@@ -152,11 +152,11 @@ PARAMETERS = (
     ),
     *INFO_PARAMETERS,
     (
-        Flag("release_dynamic_tensors", bool, False, "no effect here: the CPU's memory"),
+        Flag("release_dynamic_tensors", bool, False, "no effect on the GPU (CPU memory only)"),
         "Release dynamic tensor memory",
     ),
     (
-        Flag("optimize_memory_for_large_tensors", whole, 0, "no effect here: the CPU's memory"),
+        Flag("optimize_memory_for_large_tensors", whole, 0, "no effect on the GPU (CPU memory)"),
         "Optimize memory usage for large tensors",
     ),
     (
