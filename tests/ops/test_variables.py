@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from litegpu.ops import variables
 from litegpu.ops.common.support import check_support
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, assert_close, interpreter, random, run
-from variable_models import accumulator, assign, call_once, first_value, handle, read
+from variable_models import accumulator, assign, call_once, first_value, handle, read, stream
 
 Array = npt.NDArray[Any]
 ORDER = ("add", "get", "add", "set", "add", "get", "reset", "get", "add", "add", "get")
@@ -56,6 +56,41 @@ def test_signatures_share_a_variable_on_the_device(number: int) -> None:
     assert present.nbytes == 16
     target.reset_all_variables()  # which the runtime's variables are not
     check_in_order(accumulator(), delegate)
+
+
+@pytest.mark.parametrize("quantized", ["exact", "float"])
+@pytest.mark.parametrize("number", range(3))
+def test_quantized_rows_stay_on_the_device(
+    quantized: Literal["exact", "float"], number: int
+) -> None:
+    devices = first_devices()
+    info = devices[number % len(devices)]
+    delegate = GpuDelegate(backend=info.backend, device=info.index, quantized=quantized)
+    model = stream(Quantization((0.37,), (-5,)))
+    on_gpu, on_cpu = interpreter(model, delegate), interpreter(model)
+    assert delegate.report is not None and delegate.report.whole_graph
+    for seed in range(4):
+        x = np.random.default_rng(seed).integers(-128, 128, (1, 2, 4), np.int8)
+        (total, last), (wanted, rows) = run(on_gpu, x), run(on_cpu, x)
+        assert np.array_equal(last, rows)
+        assert np.abs(total.astype(int) - wanted).max() <= (quantized == "float")
+
+
+def test_a_variable_read_at_another_scale_stays_on_the_cpu() -> None:
+    scale, other = Quantization((0.37,), (-5,)), Quantization((0.5,), (3,))
+    writer = ModelWriter()
+    x = writer.input((4,), np.int8, quantization=scale)
+    variable = handle(writer, "v")
+    assign(writer, variable, x)
+    stored = read(writer, variable, (4,), dtype=np.int8, quantization=other)
+    writer.output(writer.op("DEQUANTIZE", [stored], [(4,)], version=2))
+    delegate = GpuDelegate(min_nodes_per_partition=1)
+    on_gpu, on_cpu = interpreter(writer.build(), delegate), interpreter(writer.build())
+    x_value = np.array([-128, -5, 3, 127], np.int8)
+    assert_close(run(on_gpu, x_value), run(on_cpu, x_value))
+    assert delegate.report is not None
+    (reason, *_) = {node.reason for node in delegate.report.rejected}
+    assert reason.startswith("Variables are on the GPU only if")
 
 
 def test_another_interpreter_has_variables_of_its_own() -> None:
@@ -214,10 +249,7 @@ def test_first_values_that_are_no_constants() -> None:
 
 
 def test_values_that_are_not_held() -> None:
-    scale = Quantization((0.5,), (0,))
-    quantized = Value(1, "q", (3,), DType.INT8, quantization=scale)
     node = Node(0, "READ_VARIABLE", 1, (0,), (1,))
-    assert reason(node, HANDLE, quantized) == "Tensor 1, the value of a variable, is quantized."
     open_size = value(1, signature=(-1,))
     wanted = "Tensor 1, the value of a variable, has no fixed size in the model file."
     assert reason(node, HANDLE, open_size) == wanted
@@ -230,10 +262,13 @@ def test_handles_that_go_elsewhere() -> None:
     values = {0: HANDLE, 1: value(1), 2: Value(2, "w", (4,), DType.FLOAT32)}
     plain = Graph(values, (named, got), (), (1,))
     assert variables.shared_values([plain]) == {("", "v"): values[1]}
-    other_shape = Graph(values, (named, got, Node(2, "READ_VARIABLE", 1, (0,), (2,))), (), ())
+    also = (named, got, Node(2, "READ_VARIABLE", 1, (0,), (2,)))
+    other_shape = Graph(values, also, (), ())
+    scaled = value(2, quantization=Quantization((0.5,), (0,)))
+    other_scale = Graph({**values, 2: scaled}, also, (), ())
     elsewhere = Graph(values, (named, got, Node(2, "SHAPE", 1, (0,), (2,))), (), ())
     unnamed = Graph(values, (got,), (), ())
-    for graph in (other_shape, elsewhere, unnamed):
+    for graph in (other_shape, other_scale, elsewhere, unnamed):
         assert variables.shared_values([plain, graph]) is None
     with pytest.raises(ModelError, match="handle of the variable 'v' is an output of the graph"):
         variables.with_variables(Graph(values, (named, got), (), (0,)), {("", "v"): values[1]})

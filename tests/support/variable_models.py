@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.graph import Quantization
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import step
 
@@ -18,9 +19,11 @@ def handle(writer: ModelWriter, name: str) -> TensorRef:
     return writer.op("VAR_HANDLE", [], [()], dtype="int32", options=options)
 
 
-def read(writer: ModelWriter, variable: TensorRef, shape: Sequence[int]) -> TensorRef:
-    """Add a node that reads a variable."""
-    return writer.op("READ_VARIABLE", [variable], [tuple(shape)])
+def read(
+    writer: ModelWriter, variable: TensorRef, shape: Sequence[int], **stored: Any
+) -> TensorRef:
+    """Add a node that reads a variable of floats, or as `stored` says: a type, a quantization."""
+    return writer.op("READ_VARIABLE", [variable], [tuple(shape)], **stored)
 
 
 def assign(writer: ModelWriter, variable: TensorRef, value: TensorRef) -> None:
@@ -28,11 +31,16 @@ def assign(writer: ModelWriter, variable: TensorRef, value: TensorRef) -> None:
     writer.multi("ASSIGN_VARIABLE", [variable, value], [])
 
 
-def first_value(writer: ModelWriter, values: Mapping[str, npt.NDArray[Any]]) -> int:
+def first_value(
+    writer: ModelWriter,
+    values: Mapping[str, npt.NDArray[Any]],
+    quantization: Quantization | None = None,
+) -> int:
     """Add a node that gives variables their first values, and return its graph's number."""
     first = writer.subgraph()
     for name, value in values.items():
-        assign(first, handle(first, name), first.constant(value, name=f"first_{name}"))
+        stored = first.constant(value, name=f"first_{name}", quantization=quantization)
+        assign(first, handle(first, name), stored)
     call_once(writer, first.number)
     return first.number
 
@@ -40,6 +48,24 @@ def first_value(writer: ModelWriter, values: Mapping[str, npt.NDArray[Any]]) -> 
 def call_once(writer: ModelWriter, number: int) -> None:
     """Add a node that runs a graph once."""
     writer.multi("CALL_ONCE", [], [], options={"init_subgraph_index": number})
+
+
+def stream(scale: Quantization) -> bytes:
+    """Return a model that keeps the last 3 rows of bytes, and gives their weighted sums."""
+    stored: dict[str, Any] = {"dtype": np.int8, "quantization": scale}
+    writer = ModelWriter()
+    x = writer.input((1, 2, 4), np.int8, quantization=scale)
+    first_value(writer, {"rows": np.full((1, 3, 4), scale.zero_point[0], np.int8)}, scale)
+    variable = handle(writer, "rows")
+    rows = read(writer, variable, (1, 3, 4), **stored)
+    rows = writer.op("CONCATENATION", [rows, x], [(1, 5, 4)], options={"axis": 1}, **stored)
+    ends = [writer.constant(each, "int32") for each in ([0, 2, 0], [1, 5, 4], [1, 1, 1])]
+    last = writer.op("STRIDED_SLICE", [rows, *ends], [(1, 3, 4)], **stored)
+    assign(writer, variable, last)
+    axes = writer.constant([1, 2], "int32")
+    total = writer.op("MEAN", [last, axes], [(1,)], version=2, **stored)
+    writer.output(total, last)
+    return writer.build()
 
 
 def accumulator(*, on_cpu: str = "") -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from litegpu.errors import ModelError
-from litegpu.graph import DType, Graph, Node, Value
+from litegpu.graph import DType, Graph, Node, Quantization, Value
 from litegpu.ops.base import COPY, Op, Shape, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array
@@ -145,10 +145,10 @@ def first_values(graph: Graph) -> dict[Name, Array] | None:
 
 
 def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
-    """Return one Value for each variable, with its type and shape.
+    """Return one Value for each variable, with its type, shape and quantization.
 
-    The result is None if graphs state different types or shapes for a variable, or if a handle has
-    any other use.
+    The result is None if nodes state different ones for a variable, or if a handle has any other
+    use.
     """
     found = dict[Name, Value]()
     for graph in graphs:
@@ -164,9 +164,14 @@ def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
                 return None
             value = graph.values[v]
             other = found.setdefault(names[node.inputs[0]], value)
-            if (value.dtype, value.shape) != (other.dtype, other.shape):
+            if _stated(value) != _stated(other):
                 return None
     return found
+
+
+def _stated(value: Value) -> tuple[DType, Shape, Quantization | None]:
+    """Return what a file states of a variable's value."""
+    return value.dtype, value.shape, value.quantization
 
 
 def with_variables(graph: Graph, variables: Mapping[Name, Value]) -> tuple[Graph, dict[int, Name]]:
@@ -186,7 +191,13 @@ def with_variables(graph: Graph, variables: Mapping[Name, Value]) -> tuple[Graph
     values = dict(graph.values)
     for name, v in first.items():
         like = variables[name]
-        values[v] = replace(values[v], shape=like.shape, dtype=like.dtype, signature=())
+        values[v] = replace(
+            values[v],
+            shape=like.shape,
+            dtype=like.dtype,
+            quantization=like.quantization,
+            signature=(),
+        )
     nodes = tuple(node.reading(same) for node in graph.nodes if node.op != VAR_HANDLE)
     inputs = (*graph.inputs, *first.values())
     return Graph(values, nodes, inputs, graph.outputs), {v: name for name, v in first.items()}
@@ -224,9 +235,6 @@ def _is_resolved(graph: Graph, variable: int) -> bool:
 
 
 def _stored_whole(graph: Graph, v: int) -> str:
-    value = graph.values[v]
-    if value.quantization is not None:
-        return f"Tensor {v}, the value of a variable, is quantized."
-    if -1 in value.signature:
+    if -1 in graph.values[v].signature:
         return f"Tensor {v}, the value of a variable, has no fixed size in the model file."
     return ""
