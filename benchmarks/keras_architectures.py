@@ -6,16 +6,19 @@ Keras is imported when a model is built. `MODES` are the quantizations of the co
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from keras_layers import HUB, LAYERS
+
 Model: TypeAlias = tuple[Any, tuple[Any, ...]]
 """A Keras model with fixed shapes, and example inputs as NumPy arrays."""
 
-MODES = ("float", "dynamic", "int8", "int16x8")
-"""Quantizations: none, weights only, weights and activations as int8, activations as int16."""
+MODES = ("float", "float16", "dynamic", "int8", "int16x8")
+"""Quantizations: none, weights as halves, weights only, weights and activations as int8,
+activations as int16."""
 
 _WORDS = 64
 """Words of a vocabulary."""
@@ -209,7 +212,13 @@ BUILDERS: Mapping[str, Callable[[], Model]] = {
 """A builder for each model."""
 
 KERAS_ARCHITECTURES: Mapping[str, tuple[Callable[[], Model], str]] = {
-    f"keras_{name}_{mode}": (build, mode) for name, build in BUILDERS.items() for mode in MODES
+    f"keras_{name}_{mode}": (build, mode)
+    for name, build in (
+        *BUILDERS.items(),
+        *LAYERS.items(),
+        *((f"hub_{name}", build) for name, build in HUB.items()),
+    )
+    for mode in MODES
 }
 """The builder and the mode of each converted model."""
 
@@ -224,6 +233,8 @@ def convert(name: str) -> tuple[bytes, tuple[Any, ...]]:
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     if mode != "float":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if mode == "float16":
+        converter.target_spec.supported_types = [tf.float16]
     if mode in ("int8", "int16x8"):
         generator = np.random.default_rng(1)
 
@@ -245,4 +256,13 @@ def convert(name: str) -> tuple[bytes, tuple[Any, ...]]:
             else sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
             sets.TFLITE_BUILTINS,
         ]
-    return converter.convert(), inputs
+    content = converter.convert()
+    return content, _ordered(content, inputs)
+
+
+def _ordered(content: bytes, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the inputs, which are in the order of their names, in the order of the file."""
+    tf = importlib.import_module("tensorflow")
+    details = tf.lite.Interpreter(model_content=content).get_input_details()
+    names = [each["name"] for each in details]
+    return tuple(inputs[sorted(names).index(name)] for name in names)
