@@ -33,7 +33,7 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.file import ModelFile
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from loop_models import Carried, composite, counted, loop, recurrent, run_loop
+from loop_models import Carried, composite, counted, loop, recurrent, run_loop, with_row
 from model_runner import cpu_answers, invoke
 from small_models import CPU_ONLY, CPU_OPTIONS, WHY_ON_CPU, step
 
@@ -266,6 +266,29 @@ def test_rows_that_are_updated() -> None:
 
     writer.output(*loop(writer, (writer.constant(2, np.int32), rows, x), body, 6)[1:])
     assert both(writer.build(), [noise(2, 3), noise(5, 3)]).whole_graph
+
+
+@pytest.mark.parametrize("updated", [False, True], ids=["joined", "updated"])
+def test_rows_that_begin_as_half_constants(updated: bool) -> None:
+    """With float16 weights, converters also store the zeros of a sequence as float16."""
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+    stored = writer.constant(noise(5, 2, 3), np.float16)
+    rows = writer.op("DEQUANTIZE", [stored], [(5, 2, 3)], version=2)
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        step, old, row = values
+        row, after = inner.op("NEG", [row], [row.shape]), counted(inner, step)
+        if not updated:
+            return [after, with_row(inner, old, row, step, after), row]
+        first = inner.op("RESHAPE", [step, inner.constant([1], np.int32)], [(1,)], dtype=np.int32)
+        parts = [first, inner.constant([0, 0], np.int32)]
+        begin = inner.op("CONCATENATION", parts, [(3,)], dtype=np.int32)
+        wide = inner.op("RESHAPE", [row, inner.constant([1, 2, 3], np.int32)], [(1, 2, 3)])
+        return [after, inner.op("DYNAMIC_UPDATE_SLICE", [old, wide, begin], [old.shape]), row]
+
+    writer.output(*loop(writer, (writer.constant(0, np.int32), rows, x), body, 3)[1:])
+    assert both(writer.build(), [noise(2, 3)]).whole_graph
 
 
 def loop_in_a_loop(passes: int, steps: tuple[str, ...]) -> bytes:

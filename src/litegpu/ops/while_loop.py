@@ -357,12 +357,12 @@ class Inlined:
         inputs = [self.values[v] for v in node.inputs if v != ABSENT]
         if len(node.outputs) != 1 or not inputs or not inputs[0].shape:
             return None
-        if self.values[node.outputs[0]].dtype is not inputs[0].dtype:
+        if self.values[node.outputs[0]].dtype is not computed_as(inputs[0]):
             return None
         shape = inputs[0].shape
         if node.op == "CONCATENATION":
             rests = {value.shape[1:] for value in inputs}
-            dtypes = {value.dtype for value in inputs}
+            dtypes = {computed_as(value) for value in inputs}
             plain = node.params["axis"] in (0, -len(shape)) and len(rests) == len(dtypes) == 1
             if not plain or node.params.get("activation", "none") != "none":
                 return None
@@ -382,7 +382,8 @@ class Inlined:
             update = inputs[1]
             begin = constant_list(self.graph, inputs[2].id)
             whole = len(begin) == len(shape) and update.shape[1:] == shape[1:]
-            if not whole or update.dtype is not inputs[0].dtype or len(update.shape) != len(shape):
+            same = computed_as(update) is computed_as(inputs[0])
+            if not whole or not same or len(update.shape) != len(shape):
                 return None
             count = update.shape[0]
             first = min(max(begin[0], 0), shape[0] - count)
