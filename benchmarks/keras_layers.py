@@ -227,8 +227,6 @@ HUB: Mapping[str, Callable[[], Model]] = {
                    num_heads=2, intermediate_dim=48, image_shape=_PICTURE),
     "densenet": _hub("DenseNetBackbone", stackwise_num_repeats=[2, 2],
                      image_shape=_PICTURE, growth_rate=8),
-    "vae": _hub("VAEBackbone", encoder_num_filters=[32, 32], encoder_num_blocks=[1, 1],
-                decoder_num_filters=[32, 32], decoder_num_blocks=[1, 1], sampler_method="mode"),
     "video_prism": _hub("VideoPrismBackbone", num_frames=2, patch_size=16,
                         hidden_dim=32, intermediate_dim=48, num_heads=2, num_spatial_layers=1,
                         num_temporal_layers=1, num_auxiliary_layers=0, image_shape=(32, 32, 3)),
