@@ -77,12 +77,42 @@ def test_metadata_are_read() -> None:
     assert read_metadata(greedy).temperature == 0
 
 
+PARAMETERS = b"".join(
+    (
+        message((1, message((1, 4))), (2, 256000), (4, 9)),
+        message((5, "<eos>"), (5, "<turn>"), (8, message((2, "<u>"), (3, "</u><m>")))),
+    )
+)
+
+
+def test_parameters_of_older_bundles_are_read() -> None:
+    affixes = {"user": ("<u>", "</u><m>"), "model": ("", "")}
+    assert read_metadata(PARAMETERS) == Metadata((9,), ("<eos>", "<turn>"), affixes=affixes)
+    start = message((2, 7), (6, "<bos>"))
+    assert read_metadata(start) == Metadata("<bos>")
+    messages = [{"role": "user", "content": "Hi"}]
+    assert chat_text(messages, read_metadata(PARAMETERS), "") == "<u>Hi</u><m>"
+    for content in (METADATA, b""):
+        assert read_metadata(content).affixes != affixes
+
+
+@pytest.mark.parametrize("metadata", [METADATA, PARAMETERS], ids=["new", "old"])
+def test_bundles_have_metadata(metadata: bytes, tmp_path: Path) -> None:
+    parts = language_parts(NAME)
+    members = {"TF_LITE_PREFILL_DECODE": parts[2], "METADATA": metadata}
+    (tmp_path / "model.task").write_bytes(bundle(members))
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer_json())
+    with LanguageModel(tmp_path / "model.task", tokenizer=tokenizer, backend="cpu") as language:
+        assert language._prompts.metadata == read_metadata(metadata)
+
+
 def test_damaged_metadata_are_an_error() -> None:
-    for content in (METADATA[:-1], message((1, 5)), message((5, b"x")), message((7, b"\xff"))):
+    for content in (METADATA[:-1], message((1, 5)), message((3, 5)), message((7, b"\xff"))):
         with pytest.raises(ModelError, match=r"metadata are damaged .*Download or convert"):
             read_metadata(content)
     dice = random.Random(0)
-    for number, content in enumerate((METADATA, EXECUTOR)):
+    for number, content in enumerate((METADATA, EXECUTOR, PARAMETERS)):
         damaged = 0
         for _ in range(400):
             altered = bytearray(content)
@@ -90,7 +120,7 @@ def test_damaged_metadata_are_an_error() -> None:
                 altered[dice.randrange(len(altered))] = dice.randrange(256)
             part = bytes(altered[: dice.randrange(len(altered) + 1)])
             try:
-                read_metadata(*((b"", part) if number else (part,)))
+                read_metadata(*((b"", part) if number == 1 else (part,)))
             except ModelError:
                 damaged += 1
         assert 100 < damaged < 400

@@ -26,8 +26,8 @@ from litegpu.wording import printable
 
 _METADATA, _EXECUTOR = "LLM metadata", "executor metadata"
 _TOKENIZERS = ("Hugging Face tokenizer", "SentencePiece tokenizer")
-_TASK_TOKENIZER = "tokenizer_model"
-"""The lower-case name of the tokenizer in a .task file."""
+_TASK_TOKENIZER, _TASK_METADATA = "tokenizer_model", "metadata"
+"""The lower-case names of the tokenizer and the metadata in a .task file."""
 _GROUP = "tflite_weights"
 """The name with which a model of a .litertlm file refers to its section of weights."""
 _EMBEDDER, _PER_LAYER = "embedder.tflite", "per_layer_embedder.tflite"
@@ -91,7 +91,7 @@ def _of_container(container: Container, given: bytes | None) -> LanguageFile:
     if main is None:
         main = container.model() if len(others) != 1 else others[0]
     tokenizer = _first(container.members, _is_tokenizer)
-    metadata = _content_of(container, _METADATA)
+    metadata = _content_of(container, _METADATA) or _content_of(container, "", _TASK_METADATA)
     executor = _content_of(container, _EXECUTOR)
     return LanguageFile(
         _with_weights(container, main),
@@ -152,9 +152,12 @@ def _model_file(path: str | os.PathLike[str]) -> bytes:
     return found or zoo.resolve_model(path)
 
 
-def _content_of(container: Container, kind: str) -> bytes:
-    """Return the content of the first section of a kind; empty if there is none."""
-    found = _first(container.members, lambda each: each.kind == kind)
+def _content_of(container: Container, kind: str, name: str = "") -> bytes:
+    """Return the content of the first section of a kind or a name; empty if there is none."""
+    found = _first(
+        container.members,
+        lambda each: each.kind == kind or (name != "" and each.name.lower() == name),
+    )
     return b"" if found is None else bytes(found.view())
 
 

@@ -21,6 +21,8 @@ _ROLES = {1: "user", 2: "model", 3: "system"}
 _PREFIX, _SUFFIX = 1, 2
 _TYPE, _K, _P, _TEMPERATURE = 1, 2, 3, 4
 _GREEDY = 3
+_OLD_SIZE, _OLD_START_ID, _OLD_STOP, _OLD_START, _OLD_AFFIXES = 2, 4, 5, 6, 8
+_OLD_PREFIX, _OLD_SUFFIX = 2, 3
 _LANGUAGE, _STATES, _MASKS = 1, 2, 3
 _STATE_NAME, _STATE_TYPE, _RECURRENT = 3, 6, 5
 _MASK_TYPE, _LOCAL_MASK_TYPE, _WINDOW = 1, 2, 3
@@ -61,11 +63,14 @@ class Metadata:
 def read_metadata(content: bytes, executor: bytes = b"") -> Metadata:
     """Return the content of an LlmMetadata and an ExecutorMetadata message.
 
+    The first one may be an LlmParameters message, as in older .task files.
+
     Raises:
         ModelError: a message is damaged, or the model does not predict the next token.
     """
     try:
-        found = replace(_read(content), **_read_executor(executor))
+        read = _read_parameters if _is_parameters(content) else _read
+        found = replace(read(content), **_read_executor(executor))
     except (ValueError, TypeError, AttributeError, struct.error) as error:
         raise ModelError(
             f"The language model's metadata are damaged ({error}). Download or convert it again."
@@ -103,6 +108,31 @@ def _read(content: bytes) -> Metadata:
             found["cache_start"] = _signed(value)
         elif number == _PAD:
             found["padding"] = _token(_message(value))
+    return Metadata(**found)
+
+
+def _is_parameters(content: bytes) -> bool:
+    """Return whether a message is LlmParameters: numbers and texts where LlmMetadata has others."""
+    return any(
+        isinstance(value, int) if number in (_OLD_SIZE, _OLD_START_ID) else isinstance(value, bytes)
+        for number, value in fields(content)
+        if number in (_OLD_SIZE, _OLD_START_ID, _OLD_STOP)
+    )
+
+
+def _read_parameters(content: bytes) -> Metadata:
+    found: dict[str, Any] = {"stops": ()}
+    for number, value in fields(content):
+        if number == _OLD_START_ID:
+            found["start"] = (_signed(value),)
+        elif number == _OLD_START:
+            found["start"] = _message(value).decode()
+        elif number == _OLD_STOP:
+            found["stops"] += (_message(value).decode(),)
+        elif number == _OLD_AFFIXES:
+            texts = {key: _message(text).decode() for key, text in fields(_message(value))}
+            user = texts.get(_OLD_PREFIX, ""), texts.get(_OLD_SUFFIX, "")
+            found["affixes"] = {"user": user, "model": ("", "")}
     return Metadata(**found)
 
 
