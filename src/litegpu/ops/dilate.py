@@ -49,8 +49,8 @@ class StablehloPad(Op):
     gives = None
     accepts: ClassVar[Mapping[str, Values]] = {
         "interior_padding": Values(about="≥ 0 in each dimension"),
-        "edge_padding_low": Values(about="any; less than 0 cuts off"),
-        "edge_padding_high": Values(about="any; less than 0 cuts off"),
+        "edge_padding_low": Values(about="any; negative values crop"),
+        "edge_padding_high": Values(about="any; negative values crop"),
     }
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -130,7 +130,7 @@ class StablehloReduceWindow(ReduceWindow):
     shape_operands = ()
     takes = (_ELEMENTS, _ELEMENTS)
     accepts: ClassVar[Mapping[str, Values]] = {
-        "padding": Values(about="any: before and after each dimension; less than 0 cuts off"),
+        "padding": Values(about="any: before and after each dimension; negative values crop"),
         **dict.fromkeys(
             ("window_dimensions", "window_strides", "base_dilations", "window_dilations"),
             Values(about="≥ 1 in each dimension"),

@@ -34,7 +34,7 @@ EXAMPLES = (
 )
 NOTES = (
     "The text is printed token by token. Without --temperature, --top_k and --top_p the sampling "
-    "parameters of the model file apply. If the file has none, the most probable token is chosen.",
+    "parameters of the model file apply, or else the most probable token is chosen.",
     "zoo:tiny_lm has random weights, so its text has no meaning.",
 )
 

@@ -174,11 +174,11 @@ def _looked_up(
 
 
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that quantize floats, with vectors of 8 for the loop's body.
+    """Return the epilogue ops that quantize floats as the CPU's vector loop and its remainder do.
 
-    The body is multiplied by the inverse scale and rounded half to even. The tail is divided in
-    float64 and rounded half away from zero. Elements with per-channel scales are divided in float32
-    and rounded half away from zero.
+    The loop multiplies vectors of 8 by the inverse scale and rounds half to even. The remainder is
+    divided in float64 and rounded half away from zero. Elements with per-channel scales are divided
+    in float32 and rounded half away from zero.
     """
     _, zero = _by_channel(result)
     ending = (

@@ -150,7 +150,7 @@ class InvertedTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions: expanded channels, the input pixels, and their limits."""
+        """Return the regions: expanded channels, input pixels, and the pixels' limits."""
         pixels = self.m_tiles * ROWS
         return consecutive(
             ("expanded", "uint4", pixels * self.pitches[1]),

@@ -92,9 +92,9 @@ def projected(
     """Convert points `[N, 3]` from coordinates of a rectangle (0 to 1) to those of the picture.
 
     The z of the arguments is relative to the rectangle's width, the z of the result to the
-    picture's width. With `depth_by_side`, the factor is the length of the rectangle's upper side,
-    whose x and y are relative to the picture's width and height. MediaPipe uses this factor
-    for faces; for rotated rectangles the two factors differ.
+    picture's width. With `depth_by_side`, the factor is the length of the rectangle's upper side;
+    its x and y components are relative to the picture's width and height. MediaPipe uses this
+    factor for faces; for rotated rectangles the two factors differ.
     """
     matrix = Region.of(rect, picture).matrix() / np.array(picture)[:, np.newaxis]
     flat = points[:, :2] @ matrix[:, :2].T + matrix[:, 2]
