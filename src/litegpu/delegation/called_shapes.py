@@ -82,10 +82,15 @@ class GraphChecks:
         The result is the check with the fewest unsupported nodes.
         """
         stated = self._check(context, graph, cpu)
-        likely = [self._check(context, each, cpu) for each in likely_shapes(graph)]
-        if not likely:
+        best: SupportCheck | None = None
+        for each in likely_shapes(graph):
+            found = self._check(context, each, cpu)
+            if best is None or len(found.reasons) < len(best.reasons):
+                best = found
+            if not best.reasons:
+                break
+        if best is None:
             return stated
-        best = min(likely, key=lambda found: len(found.reasons))
         return stated if len(stated.reasons) < len(best.reasons) else replace(best, stated=stated)
 
     def _check(self, context: int, graph: Graph, cpu: CpuNodes) -> SupportCheck:
@@ -181,38 +186,40 @@ class GraphChecks:
         return {values[v].shape for v in call.node.inputs if v in values}
 
 
-_LIKELY = 128
-"""The assumed size of image and sequence dimensions whose size is unknown (-1) in the file."""
+_LIKELY, _LONG = 128, 16000
+"""The assumed size of image and sequence dimensions whose size is unknown (-1) in the file, and
+that of a single such dimension if 128 is too short: a second of audio.
+"""
 
 
 def likely_shapes(graph: Graph) -> Iterator[Graph]:
-    """Yield the graph with larger sizes for input dimensions of unknown size.
+    """Yield the graph with larger sizes for input dimensions of unknown size, most likely first.
 
-    The file stores 1 for an unknown size, which is likely only for the batch, the first dimension.
-    The function yields no graph if no other size is unknown, or if the inputs have been resized.
+    The file stores 1 for an unknown size, which is likely only for the batch: the first of several
+    dimensions. The function yields no graph if no other size is unknown, or if the inputs have been
+    resized.
     """
     values = (graph.values[v] for v in sources(graph))
     inputs = [value for value in values if value.signature and value.shape != UNKNOWN]
-    sizes = [size for value in inputs for size in _open_sizes(value)]
-    for first in (1, 0) if sizes and set(sizes) == {1} else ():
-        shapes = {value.id: _likely_shape(value, first) for value in inputs}
-        if all(graph.values[v].shape == shape for v, shape in shapes.items()):
-            return
-        yield with_shapes(graph, shapes.items())
+    if any(value.shape[axis] != 1 for value in inputs for axis in _open_axes(value, 0)):
+        return
+    if not any(_open_axes(value, 1) for value in inputs):
+        return
+    for likely, first in itertools.product((_LIKELY, _LONG), (1, 0)):
+        axes = [_open_axes(value, first) for value in inputs]
+        if likely == _LIKELY or max(map(len, axes)) < 2:
+            both = zip(inputs, axes, strict=True)
+            yield with_shapes(graph, [(v.id, _with_size(v.shape, a, likely)) for v, a in both])
 
 
-def _open_sizes(value: Value) -> list[int]:
-    """Return the current sizes of a value's dimensions that are unknown in the file."""
-    both = zip(value.shape, value.signature, strict=True)
-    return [size for size, stated in both if stated == -1]
+def _open_axes(value: Value, first: int) -> list[int]:
+    """Return the axes of unknown size; `first` is the first axis, except for a single axis."""
+    axes = enumerate(value.signature)
+    return [axis for axis, size in axes if size == -1 and axis >= min(first, len(value.shape) - 1)]
 
 
-def _likely_shape(value: Value, first: int) -> Shape:
-    """Return a shape with larger sizes for unknown dimensions, starting at axis `first`."""
-    both = enumerate(zip(value.shape, value.signature, strict=True))
-    return tuple(
-        _LIKELY if axis >= first and stated == -1 else size for axis, (size, stated) in both
-    )
+def _with_size(shape: Shape, axes: Collection[int], size: int) -> Shape:
+    return tuple(size if axis in axes else each for axis, each in enumerate(shape))
 
 
 def _without_shapes(graph: Graph, values: Collection[int]) -> Graph:
