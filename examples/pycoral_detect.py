@@ -31,10 +31,11 @@ picture = Image.open(args.picture).convert("RGB")
 _, scale = common.set_resized_input(interpreter, picture.size, picture.resize)
 interpreter.invoke()
 
-draw = ImageDraw.Draw(picture)
+draw, size = ImageDraw.Draw(picture), max(14, picture.width // 20)
 for found in detect.get_objects(interpreter, args.threshold, scale):
     name = labels.get(found.id, f"class {found.id}")
     print(f"{name:20} {found.score:6.1%}  {tuple(found.bbox)}")
     draw.rectangle(found.bbox, outline="red", width=3)
-    draw.text((found.bbox.xmin + 5, found.bbox.ymin + 5), name, fill="red")
+    corner = (max(found.bbox.xmin, 0) + 5, max(found.bbox.ymin - size - 5, 0))
+    draw.text(corner, name, fill="white", font_size=size, stroke_width=2, stroke_fill="red")
 picture.save("pycoral.png")

@@ -17,18 +17,17 @@ Parts = tuple[int, int]
 
 def by_parts(graph: Graph) -> Graph:
     """Return a graph with nodes on float32 tensors in place of MUL and CAST of complex numbers."""
-    is_complex = {v for v, value in graph.values.items() if value.dtype is DType.COMPLEX64}
-    computed = [
-        node
-        for node in graph.nodes
-        if node.op in _COMPUTED and not is_complex.isdisjoint((*node.inputs, *node.outputs))
-    ]
-    if not computed:
+    numbers = {v for v, value in graph.values.items() if value.dtype is DType.COMPLEX64}
+
+    def computes(node: Node) -> bool:
+        return node.op in _COMPUTED and not numbers.isdisjoint((*node.inputs, *node.outputs))
+
+    if not any(map(computes, graph.nodes)):
         return graph
     writer = _Writer(dict(graph.values), iter(graph.fresh_ids()))
     for node in graph.nodes:
         writer.node = node
-        if node in computed:
+        if computes(node):
             _COMPUTED[node.op](writer)
         else:
             writer.nodes.append(node)
