@@ -24,6 +24,7 @@ from small_models import (
     reference,
     run,
     step,
+    waveform,
 )
 
 OPEN = (1, -1, -1, 8)
@@ -87,14 +88,7 @@ def test_all_that_runs_at_sizes_of_pictures_is_taken_and_follows_each_resize() -
 @pytest.mark.parametrize("shape", [(-1,), (-1, -1), (1, -1)], ids=str)
 def test_a_waveform_is_longer_than_a_picture_is_wide(shape: tuple[int, ...]) -> None:
     """A window of 200 samples fits no 128."""
-    writer, ends = ModelWriter(), {"stride_h": 1, "stride_w": 50, "padding": "VALID"}
-    x = writer.input(shape)
-    row = writer.constant([1, 1, -1, 1], "int32")
-    x = writer.op("RESHAPE", [x, row], [(1, 1, -1, 1)])
-    weights = writer.constant(random(5, 1, 200, 1), name="window")
-    bias = writer.constant(random(5), name="bias")
-    writer.output(writer.op("CONV_2D", [x, weights, bias], [(1, 1, -1, 5)], options=ends))
-    model, delegate = writer.build(), GpuDelegate()
+    model, delegate = waveform(shape), GpuDelegate()
     # A single sample, which the file states, cannot be allocated.
     on_gpu = Interpreter(model_content=model, experimental_delegates=[delegate])
     on_cpu = Interpreter(model_content=model)

@@ -184,6 +184,18 @@ def _content(buffer: Any) -> bytes:
     return b"" if buffer.data is None else bytes(buffer.data)
 
 
+def waveform(shape: Sequence[int]) -> bytes:
+    """Return a convolution of a waveform by windows of 200 samples; the file states fewer."""
+    writer = ModelWriter()
+    row = writer.constant([1, 1, -1, 1], "int32")
+    x = writer.op("RESHAPE", [writer.input(tuple(shape)), row], [(1, 1, -1, 1)])
+    weights = writer.constant(random(5, 1, 200, 1), name="windows")
+    options = {"stride_h": 1, "stride_w": 50, "padding": "VALID"}
+    operands = [x, weights, writer.constant(random(5), name="bias")]
+    writer.output(writer.op("CONV_2D", operands, [(1, 1, -1, 5)], options=options))
+    return writer.build()
+
+
 def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> Any:
     """Return an interpreter with tensors allocated; `builtin` off lets XNNPACK take the rest."""
     kinds = RUNTIME.OpResolverType

@@ -16,7 +16,7 @@ from litegpu.tools import cli
 from litegpu.tools.check import runtime_trial
 from litegpu.tools.check.runtime_trial import Trial, try_model
 from litegpu.zoo.writer import ModelWriter
-from small_models import CPU_ONLY, chain, shifted
+from small_models import CPU_ONLY, chain, shifted, waveform
 
 
 def blocks_of_nothing() -> bytes:
@@ -47,6 +47,13 @@ def test_what_the_runtime_says_of_a_model_by_itself() -> None:
         assert found.problem.startswith(f"{alone} {step}: ")
         assert reason in found.problem
         assert not found.fatal
+
+
+def test_a_model_whose_stated_sizes_are_too_small_is_checked_with_larger_ones() -> None:
+    found = litegpu.check(waveform((1, -1)), min_nodes_per_partition=1)
+    assert found.report is not None and found.report.whole_graph
+    assert "rejects this model while allocating its tensors" in found.runtime
+    assert found.runtime.endswith("resize the inputs before you allocate.")
 
 
 def test_check_says_that_the_runtime_rejects_a_model(

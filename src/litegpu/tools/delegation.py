@@ -118,15 +118,19 @@ def given_options(
 
 
 def with_delegate(
-    model: bytes, delegate: GpuDelegate, threads: int = 1, builtin_kernels: bool = False
+    model: bytes,
+    delegate: GpuDelegate,
+    threads: int = 1,
+    builtin_kernels: bool = False,
+    allocate: bool = True,
 ) -> Any:
-    """Return an interpreter of `model` with `delegate` applied.
+    """Return an interpreter of `model` with `delegate` applied; `allocate`: with its tensors.
 
     Meanwhile the delegate's log is suppressed, because the report contains the same facts.
     LITEGPU_DEBUG enables the log.
     """
     with quietly():
-        return interpreter(model, delegate, threads, builtin_kernels)
+        return interpreter(model, delegate, threads, builtin_kernels, allocate)
 
 
 @contextlib.contextmanager

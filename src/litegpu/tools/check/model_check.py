@@ -15,6 +15,7 @@ from litegpu.delegation.report import DelegationReport, QuantizedSupport
 from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.options import GpuDelegateKeywords
 from litegpu.progress import OnProgress
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.tools.check.runtime_trial import try_model
 from litegpu.tools.console import paragraph
 from litegpu.tools.delegation import with_delegate
@@ -40,6 +41,7 @@ _WEIGHTS_ONLY = {
 _BROKEN = (
     "Check that the file is a complete .tflite model, made of operations that the runtime has."
 )
+_RESIZABLE = "The file leaves sizes of inputs open: resize the inputs before you allocate."
 _REASONS = 5
 """Number of shown reasons per mode of quantized tensors; `to_dict` has all reasons."""
 
@@ -70,13 +72,18 @@ class ModelCheck:
         trial = try_model(content)
         if trial.fatal:
             raise ModelError(f"{trial.problem} {_BROKEN}")
+        problem = trial.problem
+        # Sizes that the file leaves open are 1, which may be too small to allocate anything.
+        resizable = bool(problem) and _has_open_sizes(content)
         try:
-            delegated = with_delegate(content, delegate)
+            delegated = with_delegate(content, delegate, allocate=not resizable)
         except ModelError as error:
-            if not trial.problem:
+            if not problem:
                 raise
-            raise ModelError(f"{trial.problem} {_BROKEN}") from error
-        found = cls(model, _kind_of(content), delegate.report, trial.problem)
+            raise ModelError(f"{problem} {_BROKEN}") from error
+        if resizable:
+            problem += f" {_RESIZABLE}"
+        found = cls(model, _kind_of(content), delegate.report, problem)
         del delegated
         return found
 
@@ -149,6 +156,15 @@ def check(
         source = f"{shown_size(len(content))} of bytes"
     with GpuDelegate(on_progress=on_progress, **options) as delegate:
         return ModelCheck.of(content, delegate, source)
+
+
+def _has_open_sizes(content: bytes) -> bool:
+    """Whether a model, which the runtime can load, has inputs with sizes of -1."""
+    try:
+        inputs = interpreter(content, allocate=False).get_input_details()
+    except ModelError:
+        return False
+    return any(-1 in each["shape_signature"] for each in inputs)
 
 
 def _kind_of(content: bytes) -> str | None:
