@@ -82,7 +82,7 @@ class ModelCheck:
                 raise
             raise ModelError(f"{problem} {_BROKEN}") from error
         if resizable:
-            problem += f" {_RESIZABLE}"
+            problem = f"{_RESIZABLE} {problem}"
         found = cls(model, _kind_of(content), delegate.report, problem)
         del delegated
         return found
