@@ -54,7 +54,8 @@ WRONG_IN_OLD_RUNTIMES = {
     "HybridMatrix": "per_channel|bits=2|block",
     "HybridTransposeConv": ".",
     "Embedding": "per_row|int2|block",
-    "MovedSpectrum": "TILE|SLICE",
+    "MovedSpectrum": "TILE|SLICE|SPACE_TO_BATCH|PAD",
+    "ComplexSelection": ".",
     "Gathered": ".",
     "GatheredSingly": ".",
     "Scattered": ".",
@@ -75,9 +76,10 @@ tflite-runtime 2.14 broadcasts transposed matrices wrongly, and beyond its memor
 composites, operations of StableHLO, DILATE, REDUCE_WINDOW, CONV_2D 8, FULLY_CONNECTED 11 and 12,
 TRANSPOSE_CONV of floats with weights of int8, products of int8 in int32, arithmetic and functions
 of float16, and the scales of an embedding's rows. Those before 2.1 do not move complex numbers by
-TILE, SLICE and STRIDED_SLICE. ai-edge-litert 1.0 reads weights of 4 bits as bytes where activations
-have 16. Those before 2.3 lack weights of 2 bits, blockwise-quantized ones and functions of float16,
-and STABLEHLO_GATHER reads beyond its operands there.
+TILE, SLICE, STRIDED_SLICE, SPACE_TO_BATCH_ND, pads and selections. ai-edge-litert 1.0 reads weights
+of 4 bits as bytes where activations have 16. Those before 2.3 lack weights of 2 bits,
+blockwise-quantized ones and functions of float16, and STABLEHLO_GATHER reads beyond its operands
+there.
 """
 
 
