@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu import ModelError
+from litegpu import BindingError, ModelError
 from litegpu.pycoral.adapters import classify, common, detect, segment
 from litegpu.pycoral.utils import edgetpu
 from small_models import two_signatures
@@ -68,6 +68,16 @@ def test_a_picture_keeps_its_aspect_ratio() -> None:
 def test_only_pictures_have_a_size() -> None:
     with pytest.raises(ModelError, match=r"the shape \[1, 4\], which is not a picture"):
         common.input_size(Fake([np.zeros((1, 4))], []))
+
+
+def test_a_picture_of_another_size_is_an_error() -> None:
+    with pytest.raises(BindingError, match=r"shape \[9, 9, 3\], and the model takes \[40, 20, 3\]"):
+        common.set_input(Fake([PICTURE], []), np.ones((9, 9, 3)))
+
+
+def test_a_classifier_has_no_objects() -> None:
+    with pytest.raises(ModelError, match=r"has 1 output.*, and a detector has four: boxes"):
+        detect.get_objects(Fake([PICTURE], [SCORES]))
 
 
 def test_classes_are_ordered_by_their_scores() -> None:

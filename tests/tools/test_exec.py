@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "program", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     return tmp_path
 
 
@@ -61,7 +63,7 @@ def test_a_command_of_the_environment_runs(
     assert cli.main(["exec", "yolo", "predict"]) == 3
     captured = capsys.readouterr()
     assert captured.out == "['yolo', 'predict']\n"
-    assert "nothing ran on the GPU, because the program created no interpreter" in captured.err
+    assert "no interpreter got a delegate: the program created none that litegpu" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,35 @@ def test_a_program_configures_its_own_log(
     assert cli.main(["exec", "program.py"]) == 0
 
 
+def test_threads_of_a_program_end_before_the_acceleration(
+    folder: Path, null_device: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = """
+import threading, time
+from ai_edge_litert.interpreter import Interpreter
+def work():
+    time.sleep(0.5)
+    Interpreter("model.tflite")
+threading.Thread(target=work).start()
+"""
+    (folder / "program.py").write_text(program)
+    assert cli.main(["exec", "program.py"]) == 0
+    assert "litegpu: model.tflite: 1 of 2 nodes on " in capsys.readouterr().err
+
+
+def test_a_program_is_the_main_module_until_the_end(folder: Path) -> None:
+    program = """
+import atexit, os, pickle, sys
+class Kind: pass
+atexit.register(lambda: print(len(pickle.dumps(Kind())) > 0, flush=True))
+print(sys.argv[0], os.path.isabs(__file__), __package__, flush=True)
+"""
+    (folder / "program.py").write_text(program)
+    command = [sys.executable, "-m", "litegpu", "exec", "--backend=opencl", "program.py"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert printed.stdout.splitlines() == ["program.py True None", "True"]
+
+
 def test_errors_of_a_program_are_its_own(folder: Path, null_device: Any) -> None:
     (folder / "program.py").write_text("1 / 0")
     with pytest.raises(ZeroDivisionError):
@@ -100,6 +131,7 @@ def test_errors_of_a_program_are_its_own(folder: Path, null_device: Any) -> None
         ([], "the following arguments are required: PROGRAM"),
         (["-m"], "-m needs the name of a module"),
         (["pytset"], "There is no file 'pytset', and no command of this name in the Python"),
+        (["python", "x.py"], "Omit it: this command runs the program itself."),
         (["--precisoin=fp16", "x.py"], "unknown flag '--precisoin'"),
     ],
 )

@@ -8,9 +8,12 @@ import logging
 import os
 import runpy
 import sys
+import threading
+import types
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from litegpu.acceleration import AcceleratedModel, accelerate
 from litegpu.errors import OptionsError, closest
@@ -44,6 +47,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             return program.run()
         finally:
+            _wait_for_threads()
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.flush()
             _print_summary(acceleration.models)
@@ -61,8 +65,10 @@ class _Program:
         if not self.is_module and not os.path.isfile(self.name):
             commands = {each.name: each for each in entry_points(group="console_scripts")}
             if self.name not in commands:
-                close = closest(self.name, list(commands))
+                close = closest(self.name, [*commands, *os.listdir()])
                 hint = f" Did you mean '{close}'?" if close else ""
+                if self.name.startswith("python"):
+                    hint = " Omit it: this command runs the program itself."
                 raise OptionsError(
                     f"There is no file '{self.name}', and no command of this name in the Python "
                     f"environment {sys.prefix}.{hint}"
@@ -89,20 +95,36 @@ class _Program:
             runpy.run_module(self.arguments[0], run_name="__main__", alter_sys=True)
         elif self.command is None:
             sys.argv = [self.name, *self.arguments]
-            sys.path.insert(0, os.path.dirname(os.path.abspath(self.name)))
-            runpy.run_path(self.name, run_name="__main__")
+            _run_file(os.path.abspath(self.name))
         else:
             sys.argv = [self.name, *self.arguments]
             sys.exit(self.command.load()())
         return 0
 
 
+def _run_file(path: str) -> None:
+    """Run a file as the main module, which it remains: functions at exit may need its names."""
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    code = compile(Path(path).read_bytes(), path, "exec")
+    sys.path.insert(0, os.path.dirname(path))
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+def _wait_for_threads() -> None:
+    """Wait until the program's threads end, as Python does: they may create interpreters."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+
+
 def _print_summary(models: Sequence[AcceleratedModel]) -> None:
     """Print a line for each model, with the number of its interpreters if there are several."""
     if not models:
         note(
-            "litegpu: nothing ran on the GPU, because the program created no interpreter that "
-            "litegpu can reach."
+            "litegpu: no interpreter got a delegate: the program created none that litegpu can "
+            "reach, or each had its own GpuDelegate."
         )
     for line, count in Counter(map(_line, models)).items():
         note(f"litegpu: {line}" + f" ({count} interpreters)" * (count > 1))

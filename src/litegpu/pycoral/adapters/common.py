@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from litegpu.errors import ModelError
+from litegpu.errors import BindingError, ModelError
 
 
 def output_tensor(interpreter: Any, i: int) -> NDArray[Any]:
@@ -46,8 +46,18 @@ def input_tensor(interpreter: Any) -> NDArray[Any]:
 
 
 def set_input(interpreter: Any, data: ArrayLike) -> None:
-    """Copy a picture with the size of the model, (height, width, channels), to the first input."""
-    input_tensor(interpreter)[...] = data
+    """Copy a picture with the size of the model, (height, width, channels), to the first input.
+
+    Raises BindingError if the picture has another shape.
+    """
+    tensor, picture = input_tensor(interpreter), np.asarray(data)
+    if picture.shape not in ((), tensor.shape, (1, *tensor.shape)):
+        raise BindingError(
+            f"The picture has the shape {list(picture.shape)}, and the model takes "
+            f"{list(tensor.shape)}. Resize it to common.input_size(interpreter), or use "
+            "common.set_resized_input."
+        )
+    tensor[...] = picture
 
 
 def set_resized_input(

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from litegpu.errors import ModelError
 from litegpu.pycoral.adapters import common
 
+_OUTPUTS = 4
+"""The number of outputs of a detector."""
+
 
 class BBox(NamedTuple):
     """A box: its left, upper, right and lower edges."""
@@ -92,7 +95,7 @@ def get_objects(
     pixels of the model's input, divided by `image_scale`, the scale that
     `common.set_resized_input` returns.
 
-    Raises ModelError if the model has several signatures.
+    Raises ModelError if the model has several signatures or fewer than four outputs.
     """
     boxes, classes, scores = _outputs(interpreter)
     width, height = common.input_size(interpreter)
@@ -110,6 +113,12 @@ def _outputs(interpreter: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     signatures = interpreter._get_full_signature_list()
     if len(signatures) > 1:
         raise ModelError("The model has several signatures. Use a detector with a single one.")
+    count = len(interpreter.get_output_details())
+    if count < _OUTPUTS:
+        raise ModelError(
+            f"The model has {count} output(s), and a detector has four: boxes, classes, scores and "
+            "their number. Use a model that ends in TFLite_Detection_PostProcess."
+        )
     if signatures:
         (signature,) = signatures.values()
         indices = [signature["outputs"][f"output_{number}"] for number in (3, 2, 1)]
