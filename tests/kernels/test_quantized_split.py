@@ -8,9 +8,10 @@ from unittest import mock
 import pytest
 
 from cases.base import Case
-from cases.hybrid import HybridMatrix
+from cases.hybrid import HybridConv, HybridMatrix
 from cases.quantized import ORDINARY, POWER
 from cases.quantized_conv import QuantizedConv, QuantizedMatrix, of_all_types
+from comparing import relative_error
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from every_backend import device_of, on_backends
 from litegpu import backends
@@ -20,7 +21,7 @@ from litegpu.kernels.base import Rejected
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.kernels.portable.quantized_conv import QuantizedConvSplit
 from litegpu.numeric_policy import FP32
-from op_runner import MODES, check_kernel
+from op_runner import MODES, check_kernel, run
 from paper_device import DEVICE, planned
 
 SUMS: tuple[Case, ...] = (
@@ -46,6 +47,14 @@ BLOCKS: tuple[Case, ...] = tuple(
         (8, 264, 9, (2, 2), POWER),
     )
 )
+STORED_AS_HALF: tuple[Case, ...] = (
+    *(
+        HybridConv(bits=4, channels=256, filters=filters, kernel=(1, 1), size=(2, 1))
+        for filters in (1, 4, 9, 17)
+    ),
+    HybridMatrix(bits=4, inputs=512, outputs=3, rows=(2,)),
+)
+"""Results with an odd number of channel blocks, which halves pad to an even number."""
 GPU = replace(DEVICE, backend="opencl", compute_units=132, local_memory_bytes=48 << 10)
 
 
@@ -63,6 +72,17 @@ def test_divided_sums_are_those_of_the_cpu(
     shares = target.max_work_group_size >= 64 and target.local_memory_bytes >= 16 << 10
     with mock.patch.object(DeviceTarget, "parallel_items", property(lambda _: 1 << 18)):
         check_kernel(cases, device, mode, template, shares)
+
+
+@on_backends(("opencl", "webgpu", "opengl"))
+def test_weights_have_the_padding_of_results_stored_as_half(backend: str) -> None:
+    with mock.patch.object(DeviceTarget, "parallel_items", property(lambda _: 1 << 18)):
+        outcomes = run(STORED_AS_HALF, device_of(backend), MODES[-1])
+    for case in STORED_AS_HALF:
+        outcome = outcomes[case.name]
+        assert not isinstance(outcome, Exception), outcome
+        (expected,), (got,) = outcome.expected, outcome.got
+        assert relative_error(got, expected) < 2e-3, case.name
 
 
 @needs_emulator

@@ -76,6 +76,30 @@ def test_quantized_rows_stay_on_the_device(
         assert np.abs(total.astype(int) - wanted).max() <= (quantized == "float")
 
 
+@pytest.mark.parametrize("quantized", ["exact", "float"])
+def test_a_quantized_variable_may_be_assigned_first(quantized: Literal["exact", "float"]) -> None:
+    """Without a first value, and in a signature that does not read it."""
+    scale = Quantization((0.37,), (-5,))
+    stored: dict[str, Any] = {"dtype": np.int8, "quantization": scale}
+    writer = ModelWriter()
+    x = writer.input((4,), np.int8, name="x", quantization=scale)
+    assign(writer, handle(writer, "v"), x)
+    y = writer.op("RELU", [x], [(4,)], version=2, **stored)
+    writer.output(y)
+    writer.signature("set", {"x": x}, {"y": y})
+    other = writer.subgraph()
+    x = other.input((4,), np.int8, name="x", quantization=scale)
+    y = other.op("MAXIMUM", [read(other, handle(other, "v"), (4,), **stored), x], [(4,)], **stored)
+    other.output(y)
+    other.signature("get", {"x": x}, {"y": y})
+    delegate = GpuDelegate(quantized=quantized, min_nodes_per_partition=1)
+    on_gpu, on_cpu = interpreter(writer.build(), delegate), interpreter(writer.build())
+    for name, values in (("set", [1, -128, 3, 127]), ("get", [-9, -9, -9, -9])):
+        x_value = np.array(values, np.int8)
+        assert np.array_equal(call(on_gpu, name, x_value), call(on_cpu, name, x_value))
+    assert delegate.report is not None and delegate.report.whole_graph
+
+
 def test_a_variable_read_at_another_scale_stays_on_the_cpu() -> None:
     scale, other = Quantization((0.37,), (-5,)), Quantization((0.5,), (3,))
     writer = ModelWriter()

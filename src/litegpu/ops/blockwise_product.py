@@ -50,20 +50,21 @@ class BlockwiseProduct(InternalOp):
         assert weights.blockwise is not None
         dst, size = ctx.storage(node.outputs[0]), weights.blockwise.size
         outputs, depth = weights.shape
+        channel_blocks = round_up(outputs, 4) // 4
         request = KernelRequest(
             template="blockwise_product",
             grid=(1, 1, 1),
             output=node.outputs[0],
             reads=dict(zip(("src", "row_scale", "row_zero"), node.inputs, strict=True)),
             constants={
-                "weights": pack_nibbles(np.asarray(weights.data)),
+                "weights": pack_nibbles(np.asarray(weights.data), channel_blocks),
                 "scales": _by_channel(weights.blockwise.scales.T),
                 "totals": _by_channel(_totals(weights)),
             },
             variables={
                 "blocks": depth // size,
                 "words": size // NIBBLES,
-                "real_blocks": round_up(outputs, 4) // 4,
+                "real_blocks": channel_blocks,
                 "high_bits": HIGH_BITS,
             },
             work={Unit.INT8_DOT: 2 * dst.rows * weights.elements},

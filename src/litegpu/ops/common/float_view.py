@@ -122,12 +122,17 @@ class _View:
     """Maps the partition's inputs and outputs to the float32 values that inner nodes read."""
 
     def inputs(self) -> Iterator[Node]:
-        """Yield the nodes that dequantize the partition's inputs."""
+        """Yield the nodes that dequantize the partition's inputs.
+
+        An input that no node reads may be a variable without a value.
+        """
         for v in self.graph.inputs:
             value = self.graph.values[v]
             if not is_viewed(value):
                 continue
             self.values[v] = value
+            if v not in self.read:
+                continue
             self.names[v] = self._real(value)
             yield _elementwise(
                 v, self.names[v], EpilogueOp(lookup_name(DType.FLOAT32), (self._table(value),))

@@ -67,7 +67,8 @@ class _SplitKPlan(Plan):
         spec, weights = self.spec, packed(self.spec, dst.channel_blocks)
         if self.nibbles:
             spec = _centered(spec)
-            weights = pack_nibbles(spec.weights.reshape(len(spec.weights), -1))
+            rows = spec.weights.reshape(len(spec.weights), -1)
+            weights = pack_nibbles(rows, dst.channel_blocks)
         request = _request(node, spec, "quantized_conv_split_k", dst.channel_blocks, weights)
         return replace(
             request,
