@@ -120,20 +120,20 @@ def test_without_a_delegate_a_model_runs_on_the_cpu(
 
 
 def test_other_changes_of_a_class_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Interpreter.__init__
+    # The end of the test restores what the class has now, not what the acceleration gave it.
+    monkeypatch.setattr(Interpreter, "__init__", Interpreter.__init__)
     with litegpu.accelerate() as acceleration:
         ours = Interpreter.__init__
 
         def theirs(self: Any, *args: Any, **kwargs: Any) -> None:
             ours(self, *args, **kwargs)
 
-        monkeypatch.setattr(Interpreter, "__init__", theirs)
+        Interpreter.__init__ = theirs
         sys.meta_path.remove(python_interpreters._FINDER)
         Interpreter(model_content=MODEL)
     assert Interpreter.__init__ is theirs
     Interpreter(model_content=MODEL)
     assert len(acceleration.models) == 1
-    monkeypatch.setattr(Interpreter, "__init__", original)
 
 
 def test_a_runtime_may_be_imported_later(tmp_path: Path) -> None:
