@@ -111,7 +111,7 @@ def test_nothing_on_the_gpu_is_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "litegpu.tools.check.model_check.with_delegate", lambda model, delegate: None
+        "litegpu.tools.check.model_check.with_delegate", lambda *given, **options: None
     )
     assert cli.main(["check", SMALL, "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {
