@@ -263,8 +263,15 @@ CASES: tuple[Case, ...] = (
     ),
     *(
         Cast(source=Range(0.0, 2.0**32, dtype="uint32"), target=target)
-        for target in ("int32", "int8", "uint16", "uint32")
+        for target in ("int32", "int8", "uint16", "uint32", "float32", "int64", "float16", "bool")
     ),
+    *(
+        Cast(source=source, target="uint32", then=then)
+        for source in (Range(-9e9, 9e9), Range(-9.0, 99.0), Range(-9.0, 99.0, dtype="float16"))
+        for then in ("", "float32", "int64")
+    ),
+    Cast(source=Range(0.0, 2.0**32, dtype="uint32"), target="float32", then="uint32"),
+    Cast(source=Range(0.0, 2.0**32, dtype="uint32"), target="int64", moved="TRANSPOSE"),
     *(
         Cast(source=source, target="uint32")
         for source in (TRUTH, Range(-9, 9, dtype="int8"), Range(-9, 9, dtype="int32"))

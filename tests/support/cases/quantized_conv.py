@@ -87,11 +87,13 @@ class QuantizedConv(Windowed, Weighted):
     size: Pair = (6, 5)
     pads: tuple[Pair, Pair] | None = None
     """Zeros that a PAD puts around H and W before the convolution."""
+    magnitude: float = 1.0
+    """Factor of the scales of input and result."""
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
         depth = self.channels // self.groups
-        source = quantization(sheet.random, self.dtype, self.kind, 2.0)
+        source = self._scaled(quantization(sheet.random, self.dtype, self.kind, 2.0))
         operands = self.operands(sheet, source, (self.filters, *self.kernel, depth))
         options = self.window(fused_activation_function=self.activation)
         shape = (self.batch, *self.size, self.channels)
@@ -99,10 +101,13 @@ class QuantizedConv(Windowed, Weighted):
         if self.pads:
             pads = sheet.constant(((0, 0), *self.pads, (0, 0)), "int32")
             x = sheet.op("PAD", [x, pads], None, 2, self.dtype, source)
-        result = self.result(sheet, depth * self.kernel[0] * self.kernel[1])
+        result = self._scaled(self.result(sheet, depth * self.kernel[0] * self.kernel[1]))
         options, version = self.typed(options, {"int8": 3, "uint8": 1, "int16": 4}[self.dtype])
         computed = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
         sheet.output(computed)
+
+    def _scaled(self, given: Quantization) -> Quantization:
+        return replace(given, scale=tuple(self.magnitude * each for each in given.scale))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +216,8 @@ CASES = [
     ),
     *of_16_bits(QuantizedConv, "int32", "int64", stride=(2, 1), padding="VALID", batch=3),
     *of_16_bits(QuantizedConv, "int32", "int64", kernel=(1, 1), activation="RELU6"),
+    *of_16_bits(QuantizedConv, "int32", "int64", kernel=(1, 1), activation="RELU", magnitude=1e-9),
+    *_all_types(activation="RELU", magnitude=1e-9),
     *of_16_bits(QuantizedConv, "int32", "int64", channels=16, filters=24, groups=4, kind=POWER),
     *(
         case

@@ -117,7 +117,10 @@ class ComplexSelection(Case):
         sheet.output(sheet.op("COMPLEX_ABS", [chosen]))
 
 
-_CAST = ("float32", "float16", "bool", "int8", "uint8", "int16", "uint16", "int32", "int64")
+_CAST = (
+    *("float32", "float16", "bool", "int8", "uint8", "int16", "uint16", "int32", "int64"),
+    "uint32",
+)
 CASES: tuple[Case, ...] = (
     *(Spectrum(shape=(2, 1, n), lengths=(1, n)) for n in (2, 4, 8, 32, 64, 512)),
     Spectrum(shape=(2, 3, 1, 400), lengths=(1, 512), parts=("REAL", "IMAG")),

@@ -19,7 +19,7 @@ from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import has
 from litegpu.ops.common.complex_parts import by_parts
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import VIEWED_AS
+from litegpu.ops.common.types import CAST_TYPES, VIEWED_AS
 
 
 def bit_view(graph: Graph) -> Graph:
@@ -28,13 +28,27 @@ def bit_view(graph: Graph) -> Graph:
     The function marks floats of complex tensors, and floats whose bits are read, as never stored as
     float16.
     """
-    graph = by_parts(graph)
+    graph = _with_types_of_casts(by_parts(graph))
     views = {v: _view(value) for v, value in graph.values.items()}
     nodes = tuple(_moving_integers(graph, views))
     for node in nodes:
         if has(node, Trait.READS_BITS):
             views |= {v: replace(views[v], precise=True) for v in (*node.inputs, *node.outputs)}
     return graph if views == graph.values else replace(graph, values=views, nodes=nodes)
+
+
+def _with_types_of_casts(graph: Graph) -> Graph:
+    """Return a graph whose casts know the types that integers will represent."""
+
+    def known(node: Node) -> Node:
+        if node.op != "CAST":
+            return node
+        types = tuple(graph.values[v].dtype for v in (*node.inputs, *node.outputs))
+        viewed = not VIEWED_AS.keys().isdisjoint(types)
+        return replace(node, params={**node.params, CAST_TYPES: types}) if viewed else node
+
+    nodes = tuple(map(known, graph.nodes))
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
 
 def _moving_integers(graph: Graph, views: dict[int, Value]) -> Iterator[Node]:

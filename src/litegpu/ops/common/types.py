@@ -41,6 +41,8 @@ VIEWED_AS = {
     DType.FLOAT64: DType.INT64,
 }
 """Types that kernels only move, and the integer types of the same size that represent them."""
+CAST_TYPES = "types"
+"""The parameter of a CAST with the types of its input and result before they are represented."""
 MOVED = Types(
     STORABLE.dtypes
     | {DType.FLOAT16, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS}

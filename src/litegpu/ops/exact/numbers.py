@@ -95,7 +95,9 @@ def bounds(activation: str, value: Value) -> tuple[int, int]:
     return low, high
 
 
-_BOUNDS = ("none", "relu", "relu6", "relu_n1_to_1")
+_LARGEST = {"relu": 0.0, "relu6": 6.0, "relu_n1_to_1": 1.0}
+"""The largest magnitude among the bounds of a fused activation."""
+_BOUNDS = ("none", *_LARGEST)
 
 
 def check_activation(node: Node, known: Sequence[str] = _BOUNDS) -> str:
@@ -108,8 +110,8 @@ def check_bounds(graph: Graph, node: Node) -> str:
     """Require that the fused activation's bounds fit the stored type at the result's scale."""
     if (reason := check_activation(node)) or node.params.get("activation", "none") == "none":
         return reason
-    result = graph.values[node.outputs[0]]
-    if float32(6.0 / scale(result)) < 2**31:
+    result, largest = graph.values[node.outputs[0]], _LARGEST[node.params["activation"]]
+    if float32(largest / scale(result)) < 2**31:
         return ""
     return f"tensor {result.id} has the scale {scale(result):g}, too fine for a fused activation."
 

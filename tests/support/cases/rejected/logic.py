@@ -76,18 +76,6 @@ CASES = (
         result=DType.UINT64,
     ),
     Rejected(
-        "CAST",
-        (computed(2),),
-        "The GPU does not convert FLOAT32 to UINT32.",
-        result=DType.UINT32,
-    ),
-    Rejected(
-        "CAST",
-        (Tensor(shape=(2,), dtype=DType.UINT32),),
-        "The GPU does not convert UINT32 to INT64.",
-        result=DType.INT64,
-    ),
-    Rejected(
         "SELECT",
         (_tensor(3, dtype=DType.BOOL), computed(2, 3), computed(2, 3)),
         "SELECT needs equal shapes, not [[3], [2, 3], [2, 3]].",

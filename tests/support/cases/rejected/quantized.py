@@ -188,7 +188,7 @@ CASES = (
         "CONV_2D",
         (IMAGE, FILTER, BIAS),
         "tensor 3 has the scale 1e-09, too fine for a fused activation.",
-        params={"activation": "relu"},
+        params={"activation": "relu6"},
         quantization=Quantization((1e-9,), (0,)),
     ),
     rejected(
