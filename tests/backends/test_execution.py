@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from backend_suite import (
@@ -30,6 +33,7 @@ from every_backend import needs_device, open_device
 from litegpu import backends
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, MemoryKind
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.program import BufferRange, Program
 from litegpu.errors import BindingError, ExecutionError
 from simulated_cuda import SimulatedDriver, put_in_place
@@ -359,3 +363,88 @@ def test_limited_runs_are_the_same(device: Device) -> None:
     assert context.submit(Bindings.of([floats(1)], [result])).wait()
     np.testing.assert_array_equal(result, floats(1) + 1 + 1)
     context.close()
+
+
+def in_blocks(*constants: ConstantBlock) -> Program:
+    """Return a program that adds the last of its large constants to its input."""
+    text = kernel("add", ADD, ("src", "other"))
+    part = BufferRange(True, 0, CELL, len(constants) - 1)
+    added = program([text], [launch("add", 1, 0, part)], [0], [1])
+    return replace(added, blocks=constants)
+
+
+def block(seed: int, reads: list[int]) -> ConstantBlock:
+    """Return a block of floats whose seed joins `reads` whenever its bytes are read."""
+
+    def read() -> npt.NDArray[np.uint8]:
+        reads.append(seed)
+        return floats(seed).view(np.uint8)
+
+    return ConstantBlock(CELL, read)
+
+
+def test_programs_share_large_constants(device: Device) -> None:
+    reads: list[int] = []
+    first = block(1, reads)
+    x, sums = floats(5), []
+    executables = []
+    for blocks in ([first], [block(2, reads), first], [block(1, reads)], [block(3, reads)]):
+        executables.append(device.compile(in_blocks(*blocks)))
+        sums += run(executables[-1].context(), [x])
+    for seed, result in zip((1, 1, 1, 3), sums, strict=True):
+        np.testing.assert_array_equal(result, x + floats(seed))
+    assert reads == [1, 2, 1, 3], "a block that the device has is not read again"
+    handles = [each.constants_of(each.program.launches[0].ranges[2]) for each in executables]
+    assert handles[0] is handles[1] is handles[2]
+    assert handles[3] is not handles[0]
+
+
+def test_large_constants_are_released_with_their_last_program(device: Device) -> None:
+    reads: list[int] = []
+    shared, x = block(11, reads), floats(6)
+    first, second = device.compile(in_blocks(shared)), device.compile(in_blocks(shared))
+    contexts = [first.context(), second.context()]
+    contexts[0].close()
+    first.close()
+    np.testing.assert_array_equal(run(contexts[1], [x])[0], x + floats(11))
+    contexts[1].close()
+    second.close()
+    assert reads == [11]
+    gc.collect()
+    third = device.compile(in_blocks(shared))
+    context = third.context()
+    assert reads == [11, 11], "the block was released, and is uploaded again"
+    np.testing.assert_array_equal(run(context, [x])[0], x + floats(11))
+    context.close()
+    third.close()
+
+
+def test_large_constants_leave_the_host(device: Device) -> None:
+    values = np.resize(floats(4), 5 << 20)
+    constant = ConstantBlock.of(values.view(np.uint8))
+    executable = device.compile(in_blocks(constant))
+    context, x = executable.context(), floats(7)
+    executable.free_constants()
+    (freed,) = executable.program.blocks
+    assert (freed.nbytes, freed.digest) == (constant.nbytes, constant.digest)
+    assert not freed.read().any()
+    np.testing.assert_array_equal(run(context, [x])[0], x + values[:FLOATS])
+    other = executable.context()
+    np.testing.assert_array_equal(run(other, [x])[0], x + values[:FLOATS])
+
+
+def test_large_constants_that_cannot_be_read(device: Device) -> None:
+    def read() -> npt.NDArray[np.uint8]:
+        raise MemoryError("no room for a copy")
+
+    executable = device.compile(in_blocks(ConstantBlock(CELL, read)))
+    with pytest.raises(MemoryError, match="no room for a copy"):
+        executable.context()
+    executable.close()
+
+
+def test_a_block_travels_between_processes() -> None:
+    sent = block(3, [])
+    received = pickle.loads(pickle.dumps(sent))
+    assert received.digest == sent.digest
+    np.testing.assert_array_equal(received.read(), sent.read())

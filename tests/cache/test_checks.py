@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.program import BufferRange, Span, Update
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
@@ -94,6 +95,10 @@ def bound(part: BufferRange, number: int = 0) -> Artifact:
     return launch(ranges=tuple(ranges))
 
 
+def blocks(digest: str, nbytes: int = 4) -> Artifact:
+    return program(blocks=(ConstantBlock(nbytes, lambda: np.zeros(nbytes, np.uint8), digest),))
+
+
 def updated(number: int, *uses: tuple[int, int], source: int = len(PROGRAM.inputs) - 1) -> Artifact:
     """Make an output update the last input, or another one; both are range words."""
     return program(updates={number: Update(source, uses)})
@@ -132,6 +137,11 @@ FAULTS: dict[str, tuple[Artifact, str]] = {
     ),
     "beyond": (bound(FAR), "binds BufferRange"),
     "before": (bound(BEFORE), "binds BufferRange"),
+    "no block": (bound(replace(CONSTANT, block=9)), "binds BufferRange"),
+    "negative block": (bound(replace(CONSTANT, block=-1)), "binds BufferRange"),
+    "block of memory": (bound(replace(FAR, offset=0, block=0)), "binds BufferRange"),
+    "large block": (blocks("a" * 64, 1 << 40), "the program needs more memory than the device"),
+    "digest": (blocks("A" * 64), "the digest of a block of constants is malformed"),
     "written": (bound(CONSTANT, WRITTEN), "writes constants"),
     "silent": (launch(writes=()), "does not declare what it accesses"),
     "long": (launch(writes=(LONG,)), "does not declare what it accesses"),

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from every_backend import first_devices
 from litegpu import GpuDelegate
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.opencl.device import OpenCLDevice
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
@@ -85,21 +87,47 @@ def equal(left: list[Array], right: list[Array]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
 
 
-def test_the_host_keeps_no_copy_of_large_constants(tmp_path: Path) -> None:
-    """After a cold and after a warm start; a file of the cache has all of them."""
+def product() -> bytes:
+    """Return a model that multiplies a matrix of 18 MiB."""
     writer = ModelWriter()
     x = writer.input((1, 2048))
     weights = writer.constant(random(2304, 2048), name="weights")
     writer.output(writer.op("FULLY_CONNECTED", [x, weights, None], [(1, 2304)]))
-    model, data = writer.build(), random(1, 2048)
+    return writer.build()
+
+
+def test_the_host_keeps_no_copy_of_large_constants(tmp_path: Path) -> None:
+    """After a cold and after a warm start; a file of the cache has all of them."""
+    model, data = product(), random(1, 2048)
     expected = reference(model, data)
     for start in ("cold", "warm"):
         target, delegate = started(tmp_path, model, precision="fp32")
         (kernel,) = delegate._kernels
-        constants = kernel.compiled.program.constants
-        assert constants.nbytes >= 2304 * 2048 * 4 and constants.strides == (0,), start
+        (block,) = kernel.compiled.program.blocks
+        assert block.nbytes >= 2304 * 2048 * 4 and not block.read().any(), start
         assert_close(run(target, data), expected)
     assert entries(tmp_path)[0].nbytes > 2304 * 2048 * 4
+
+
+def test_more_constants_than_the_cache_may_have_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "17")
+    caplog.set_level("INFO", "litegpu")
+    model, data = product(), random(1, 2048)
+    target, _ = started(tmp_path, model, precision="fp32")
+    assert_close(run(target, data), reference(model, data))
+    assert not entries(tmp_path)
+    assert "A partition is not cached: its weights have 18.0 MiB" in caplog.text
+
+
+def test_a_stored_block_of_a_negative_size(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
+    artifact = Artifact.read(stored[0])
+    block = ConstantBlock(-5, lambda: np.zeros(0, np.uint8), "0" * 64)
+    program = replace(artifact.program, blocks=(block,))
+    sections = replace(artifact, program=program).sections()
+    with pytest.raises(ValueError, match="a block of constants has -5 bytes"):
+        Artifact.read(np.frombuffer(b"".join(sections), np.uint8))
 
 
 def test_a_warm_start_gives_the_same_bits_and_the_same_report(
@@ -301,6 +329,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bytes, Graph, Devi
             return compile_partition(graph, *args, **options)
 
         patched.setattr("litegpu.engine.partition.compile_partition", noted)
+        patched.setattr("litegpu.engine.lowering.BLOCK_BYTES", 256)
         _target, delegate = started(
             folder,
             narrow(),
@@ -381,8 +410,7 @@ def assert_stays_inside(artifact: Artifact) -> None:
         *program.outputs,
         *(p for x in program.launches for p in x.ranges),
     ):
-        room = program.constants.size if part.constant else program.memory_bytes
-        assert 0 <= part.offset <= part.offset + part.size <= room
+        assert program.contains(part)
     for launch in program.launches:
         assert all(0 < items < 1 << 31 for items in (*launch.global_size, *launch.local_size))
 

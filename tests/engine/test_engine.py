@@ -170,7 +170,7 @@ def test_packed_constants_begin_where_the_device_wants_them() -> None:
     constants = Constants()
     arrays = [np.arange(n, dtype=np.float32) for n in (3, 64, 1)]
     assert [constants.add(array) for array in arrays] == [0, 1, 2]
-    block, parts = constants.pack(256)
+    block, _, parts = constants.pack(256)
     assert [(part.offset, part.size) for part in parts] == [(0, 12), (256, 256), (512, 4)]
     for part, array in zip(parts, arrays, strict=True):
         assert part.constant

@@ -140,7 +140,7 @@ def test_a_sound_program(built: BuiltProgram) -> None:
         (without_first, "reads value .*, which was not computed or is overwritten"),
         (over_its_input, "writes value .* over value .*, which it reads"),
         (over_the_other_branch, "which was not computed or is overwritten|over value"),
-        (beyond, "binds BufferRange.*, of .* bytes"),
+        (beyond, "binds BufferRange.*, which is outside of its memory"),
         (too_many_items, "needs 512 work items in a group, but the device has 256"),
         (too_much_shared_memory, "needs 32784 bytes of shared memory, but the device has 32768"),
         (no_whole_clusters, "work items, in groups of"),

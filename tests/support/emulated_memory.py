@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -43,8 +44,12 @@ class EmulatedMemory:
 
     def __init__(self, program: Program) -> None:
         self.arena, whole = _aligned(program.memory_bytes)
-        self._constants, constant = _aligned(len(program.constants))
-        self._constants[:] = program.constants
+        parts = [program.constants, *(block.read() for block in program.blocks)]
+        ends = [*accumulate(part.nbytes + _MARGIN - part.nbytes % -256 for part in parts)]
+        self._starts = [0, *ends]
+        self._constants, constant = _aligned(ends[-1])
+        for start, part in zip(self._starts, parts, strict=False):
+            self._constants[start : start + part.nbytes] = part
         self._regions = (_Range * 2)(*map(_range, (whole, constant)))
         self._cells = np.zeros(whole.nbytes // 2 * _CELL_BYTES, np.uint8)
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
@@ -52,7 +57,8 @@ class EmulatedMemory:
     def at(self, position: BufferRange) -> int:
         """Return the address of a range."""
         stored = self._constants if position.constant else self.arena
-        return int(stored.ctypes.data) + position.offset
+        start = 0 if position.block is None else self._starts[position.block + 1]
+        return int(stored.ctypes.data) + start + position.offset
 
     def places(self, launch: Launch) -> Places:
         """Return what a launch may touch."""

@@ -22,11 +22,20 @@ class HostDevice(Device):
         return HostBuffer.allocate(nbytes, MemoryKind.PINNED)
 
 
+class _NoBlocks:
+    """Uploads nothing: contexts read the program's blocks."""
+
+    blocks = property(lambda self: self)
+
+    def upload(self, *_: object) -> list[object]:
+        return []
+
+
 class HostExecutable(Executable):
     """Contexts that somebody else makes."""
 
     def __init__(self, program: object, make: Callable[[HostExecutable], ExecutionContext]) -> None:
-        super().__init__(program)  # type: ignore[arg-type]
+        super().__init__(program, _NoBlocks())  # type: ignore[arg-type]
         self._make = make
 
     def _make_context(self) -> ExecutionContext:

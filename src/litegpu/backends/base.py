@@ -11,6 +11,7 @@ from litegpu.backends.buffers import Adopted, Buffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
+from litegpu.backends.shared_blocks import SharedBlocks
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, DeviceModel, model_of
 from litegpu.errors import CompilationError, DeviceLostError, KernelError
@@ -136,6 +137,12 @@ class Device(ABC):
     @failures.setter
     def failures(self, failures: Failures) -> None:
         vars(self)["failures"] = failures
+
+    @property
+    def blocks(self) -> SharedBlocks:
+        """The blocks of constants that the device's programs share."""
+        found: SharedBlocks = vars(self).setdefault("blocks", SharedBlocks())
+        return found
 
     def loss(self, cause: str = "it failed before") -> DeviceLostError:
         """Return the error for a device that failed permanently; `cause` says why."""

@@ -8,18 +8,27 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from litegpu.backends.buffers import Bindings, Bytes
-from litegpu.backends.program import Program
+from litegpu.backends.buffers import Bindings, Buffer, Bytes
+from litegpu.backends.program import BufferRange, Program
+from litegpu.backends.shared_blocks import SharedBlock, SharedBlocks
 from litegpu.errors import BindingError, CompilationError, ExecutionError
 from litegpu.host.fork_safety import Living
 from litegpu.host.native_calls import wait_until
 
 _SMALL_CONSTANTS = 16 << 20
 """Size in bytes up to which the host keeps constants, for the search for lethal kernels."""
+
+
+class _BlockOwner(Protocol):
+    """A device with its blocks of constants."""
+
+    @property
+    def blocks(self) -> SharedBlocks: ...
+    def allocate(self, nbytes: int) -> Buffer: ...
 
 
 class Executable(ABC):
@@ -29,9 +38,12 @@ class Executable(ABC):
     owners have closed the executable and all contexts are closed.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, device: _BlockOwner) -> None:
         """Store the program in the form in which the device runs it."""
-        self.program = program
+        self.program, self._block_owner = program, device
+        self.constants: Any = None
+        """The device's handle of the small constants; false if there are none."""
+        self._blocks: list[SharedBlock] | None = None
         self.fast_compiled = False
         """Whether the binaries were compiled fast; see Device.compilation."""
         self._contexts = Living[ExecutionContext]()
@@ -44,10 +56,18 @@ class Executable(ABC):
 
         The constants of `program` keep their size, but read as zeros.
         """
-        nbytes = self.program.constants.nbytes
-        if nbytes > _SMALL_CONSTANTS:
-            nothing = np.broadcast_to(np.uint8(0), (nbytes,))
-            self.program = replace(self.program, constants=nothing)
+        program = self.program
+        if program.constant_bytes > _SMALL_CONSTANTS:
+            nothing = np.broadcast_to(np.uint8(0), (program.constants.nbytes,))
+            blocks = tuple(block.freed() for block in program.blocks)
+            self.program = replace(program, constants=nothing, blocks=blocks)
+
+    def constants_of(self, part: BufferRange) -> Any:
+        """Return the handle of the constants that contain a range; contexts keep it valid."""
+        if part.block is None:
+            return self.constants
+        assert self._blocks is not None, "an executable with a context has its blocks"
+        return self._blocks[part.block].handle
 
     def own(self, owner: object) -> bool:
         """Add an owner, which delays the release until its `close`; return False if released.
@@ -62,11 +82,16 @@ class Executable(ABC):
     def context(self) -> ExecutionContext:
         """Return a context: the memory and the queue for one run at a time.
 
+        The first context uploads the large constants that no other program on the device has.
         Raises DeviceMemoryError if memory is insufficient, and ExecutionError if the device fails
         or after `close`.
         """
         if self._closed:
             raise ExecutionError("This executable was released. Compile its program again.")
+        with self._joining:
+            if self._blocks is None:
+                owner = self._block_owner
+                self._blocks = owner.blocks.upload(self.program.blocks, owner)
         return self._make_context()
 
     @abstractmethod
@@ -120,6 +145,7 @@ class Executable(ABC):
         with self._joining:
             if self._closed and not len(self._contexts):
                 self._release()
+                self._blocks = None
 
     @abstractmethod
     def _release(self) -> None:

@@ -45,9 +45,10 @@ def check_sizes(program: Program, info: DeviceInfo) -> None:
     if reasons := {name: reason for name, reason in found.items() if reason}:
         raise KernelError(f"Device {info.title}", reasons)
     ranges = [each for launch in program.launches for each in launch.ranges]
+    constants = [program.constants.nbytes, *(block.nbytes for block in program.blocks)]
     needs = [
         (program.memory_bytes, "for values in one buffer", info.max_allocation_bytes),
-        (program.constants.size, "for weights in one buffer", info.max_allocation_bytes),
+        (max(constants), "for weights in one buffer", info.max_allocation_bytes),
         (max((each.size for each in ranges), default=0), "in one tensor", info.max_binding_bytes),
     ]
     for nbytes, what, limit in needs:

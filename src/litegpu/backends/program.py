@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.codegen import KernelText
 
 
@@ -18,6 +19,8 @@ class BufferRange:
     constant: bool
     offset: int
     size: int
+    block: int | None = None
+    """The number of the block of constants; None for the small constants and for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Program:
     launches: tuple[Launch, ...]
     memory_bytes: int
     constants: npt.NDArray[np.uint8]
+    """The small constants."""
     inputs: tuple[BufferRange, ...]
     outputs: tuple[BufferRange, ...]
     sole_writers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -109,3 +113,19 @@ class Program:
     A device may bind the update's arguments to other memory. That memory must contain the input
     before the launches, and contains the output after the launches.
     """
+    blocks: tuple[ConstantBlock, ...] = ()
+    """The large constants."""
+
+    @property
+    def constant_bytes(self) -> int:
+        """The size of all constants in bytes."""
+        return self.constants.nbytes + sum(block.nbytes for block in self.blocks)
+
+    def contains(self, part: BufferRange) -> bool:
+        """Return whether a range is inside its block of constants, or inside the memory."""
+        if part.block is not None:
+            known = part.constant and 0 <= part.block < len(self.blocks)
+            room = self.blocks[part.block].nbytes if known else 0
+        else:
+            room = self.constants.nbytes if part.constant else self.memory_bytes
+        return part.offset >= 0 and part.size >= 0 and part.offset + part.size <= room

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.program import BufferRange, Launch, Program, Update
 from litegpu.cache.codec import decode, encode
 from litegpu.codegen import KernelText
@@ -46,8 +47,10 @@ class Description:
     facts: PartitionFacts
     fast_compiled: bool
     """Whether the binaries were compiled quickly, with fewer optimizations."""
+    blocks: tuple[tuple[int, str], ...]
+    """The size in bytes and the digest of each block of constants, after the small constants."""
     binaries: Mapping[str, int]
-    """The size of each binary in bytes; binaries follow the constants in this order."""
+    """The size of each binary in bytes; binaries follow the blocks in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Artifact:
     def sections(self) -> list[bytes | memoryview]:
         """Return the sections of the file in order."""
         program = self.program
+        blocks = [block.read().data for block in program.blocks]
         description = encode(
             Description(
                 self.version,
@@ -97,13 +101,14 @@ class Artifact:
                 program.updates,
                 self.facts,
                 self.fast_compiled,
+                tuple((block.nbytes, block.digest) for block in program.blocks),
                 {name: len(binary) for name, binary in self.binaries.items()},
             )
         )
         lengths = _LENGTHS.pack(len(description), program.constants.nbytes)
         gap = -(len(lengths) + len(description)) % _ALIGNMENT
         constants = np.ascontiguousarray(program.constants).data
-        return [lengths, description, bytes(gap), constants, *self.binaries.values()]
+        return [lengths, description, bytes(gap), constants, *blocks, *self.binaries.values()]
 
     @classmethod
     def read(cls, data: npt.NDArray[np.uint8]) -> Artifact:
@@ -119,7 +124,12 @@ class Artifact:
         if end > len(view):
             raise ValueError(f"the sections need {end} bytes, but the file has {len(view)}")
         found = describe(data)
-        binaries = {}
+        blocks, binaries = [], {}
+        for size, digest in found.blocks:
+            if size < 0:
+                raise ValueError(f"a block of constants has {size} bytes")
+            blocks.append(ConstantBlock.of(data[end : end + size], digest))
+            end += size
         for name, size in found.binaries.items():
             binaries[name] = bytes(view[end : end + size]) if size >= 0 else b""
             end += size
@@ -135,6 +145,7 @@ class Artifact:
             found.sole_writers,
             found.readers,
             found.updates,
+            tuple(blocks),
         )
         ends = found.inputs, found.outputs
         origin = found.version, found.device, found.precision

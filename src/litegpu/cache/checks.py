@@ -18,6 +18,7 @@ from litegpu.engine.facts import PartitionFacts
 from litegpu.graph import DType, Graph
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _KINDS = {*KINDS.values(), "U32"}
 _MOST_ITEMS = 1 << 31
 """Maximum number of work items on an axis of a launch; no API permits more."""
@@ -30,9 +31,14 @@ def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
     program = artifact.program
     _require(program.memory_bytes >= 4, "the program has no memory")
     most = info.max_allocation_bytes
+    largest = max((block.nbytes for block in program.blocks), default=0)
     _require(
-        max(program.memory_bytes, program.constants.size) <= most,
+        max(program.memory_bytes, program.constants.nbytes, largest) <= most,
         "the program needs more memory than the device can allocate",
+    )
+    _require(
+        all(map(_DIGEST.fullmatch, (block.digest for block in program.blocks))),
+        "the digest of a block of constants is malformed",
     )
     kernels = {kernel.name: kernel for kernel in program.kernels}
     _require(len(kernels) == len(program.kernels), "two kernels have the same name")
@@ -43,7 +49,7 @@ def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
         _check_launch(launch, kernels[launch.kernel], program)
     for part in (*program.inputs, *program.outputs):
         _require(
-            not part.constant and _is_inside(part, program),
+            not part.constant and program.contains(part),
             f"{part} is outside of the program's memory",
         )
     for number, (launch_number, argument) in program.sole_writers.items():
@@ -59,12 +65,6 @@ def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise ValueError(otherwise)
-
-
-def _is_inside(part: BufferRange, program: Program) -> bool:
-    """Whether a buffer range is inside its memory."""
-    room = program.constants.size if part.constant else program.memory_bytes
-    return part.offset >= 0 and part.size >= 0 and part.offset + part.size <= room
 
 
 def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
@@ -106,7 +106,7 @@ def _check_launch(launch: Launch, kernel: KernelText, program: Program) -> None:
     )
     spans = {False: iter(launch.reads), True: iter(launch.writes)}
     for part, argument in zip(launch.ranges, kernel.arguments, strict=True):
-        _require(_is_inside(part, program), f"{what} binds {part}")
+        _require(program.contains(part), f"{what} binds {part}")
         _require(not (part.constant and argument.written), f"{what} writes constants")
         if not part.constant:
             span = next(spans[argument.written], None)
@@ -183,7 +183,7 @@ def _check_facts(facts: PartitionFacts, program: Program) -> None:
         return
     block = words.block
     _require(
-        _is_inside(block, program) and not block.constant,
+        program.contains(block) and not block.constant,
         "range words are outside of the program's memory",
     )
     _require(words.most >= 1 and words.step % 4 == 0, "range words are malformed")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from litegpu import config
 from litegpu.backends.base import Device
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
@@ -19,6 +22,9 @@ from litegpu.graph import Graph
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.common.custom import custom_code
 from litegpu.version import __version__
+from litegpu.wording import shown_size
+
+_log = logging.getLogger("litegpu")
 
 
 @dataclass(frozen=True)
@@ -63,11 +69,11 @@ def find_or_compile(
             compiled = compile_partition()
             if cached is not None:
                 cached.store(whole(), compiled)
+        compiled.executable.free_constants()
         if compiled.executable.fast_compiled:
-            keep = None if cached is None else cached.keeper(whole(), compiled)
+            keep = None if cached is None else partial(cached.improve, whole())
             kernels = None if folder is None else folder.kernels
             improve(compiled.executable, wanted.device, kernels, keep)
-        compiled.executable.free_constants()
         return compiled
 
     found = shared_or_new(name, wanted.device, wanted.graph, load_or_compile)
@@ -128,19 +134,25 @@ class CachedPartitions:
         return compiled
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
-        """Store a partition that has run. Raises ExecutionError if the device fails."""
-        self._store.store(key, self._artifact(compiled).sections())
+        """Store a partition that has run, unless its constants exceed the cache's size limit.
 
-    def keeper(
-        self, key: bytes, compiled: CompiledPartition
-    ) -> Callable[[Mapping[str, bytes]], None]:
-        """Return a function that stores a partition with optimized binaries, without owning it."""
-        artifact, store = self._artifact(compiled), self._store
+        Raises ExecutionError if the device fails.
+        """
+        nbytes, limit = compiled.program.constant_bytes, config.cache_limit()
+        if nbytes > limit:
+            _log.info(
+                "A partition is not cached: its weights have %s, and the cache at most %s "
+                "(LITEGPU_CACHE_LIMIT).",
+                *map(shown_size, (nbytes, limit)),
+            )
+            return
+        wanted = self._wanted
+        artifact = Artifact.of(compiled, wanted.device.info, wanted.policy)
+        self._store.store(key, artifact.sections())
 
-        def keep(binaries: Mapping[str, bytes]) -> None:
-            store.store(key, replace(artifact, fast_compiled=False, binaries=binaries).sections())
-
-        return keep
-
-    def _artifact(self, compiled: CompiledPartition) -> Artifact:
-        return Artifact.of(compiled, self._wanted.device.info, self._wanted.policy)
+    def improve(self, key: bytes, binaries: Mapping[str, bytes]) -> None:
+        """Replace the binaries of a stored partition by optimized binaries, if it is stored."""
+        found = self._store.load(key)
+        if found is not None:
+            artifact = replace(Artifact.read(found), fast_compiled=False, binaries=binaries)
+            self._store.store(key, artifact.sections())

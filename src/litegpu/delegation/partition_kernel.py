@@ -613,7 +613,7 @@ class PartitionKernel:
             kernels=len(facts.launches),
             arena_bytes=program.memory_bytes,
             lower_bound_bytes=facts.lower_bound,
-            constant_bytes=int(program.constants.size),
+            constant_bytes=program.constant_bytes,
             inputs=tuple(values[v].name for v in self.graph.inputs if v not in self._names),
             outputs=tuple(values[v].name for v in self.graph.outputs),
             estimate=estimate,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Compilation
+from litegpu.backends.constant_blocks import BLOCK_BYTES, ConstantBlock
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import (
     FLOAT,
@@ -55,9 +56,14 @@ from litegpu.ops.common.units import Operations
 _T = TypeVar("_T")
 RANGE_BINDING = -1
 """Placeholder for a base value in the binding of a kernel's range words."""
-_PACKERS, _ALONE_BELOW = max(4, (os.cpu_count() or 1) // 2), 4 << 20
-"""Number of threads that pack constants, and the minimum number of bytes for using threads: NumPy
-releases the GIL, and compilers need the other cores.
+_PACKERS = max(4, (os.cpu_count() or 1) // 2)
+"""Number of threads that pack large constants: NumPy releases the GIL, and compilers need the other
+cores.
+"""
+_PACKED_AHEAD = 256 << 20
+"""Maximum number of bytes of large constants that are packed while compilers run.
+
+The host packs more constants one after another when it uploads them.
 """
 _PACKED_KINDS = {
     **{"float16": "F16", "float32": "F32"},
@@ -100,6 +106,14 @@ class KernelLaunch:
         return found - {RANGE_BINDING}
 
 
+class PackedConstants(NamedTuple):
+    """The constants of a program, as in `Program`, and the range of each array."""
+
+    small: npt.NDArray[np.uint8]
+    blocks: tuple[ConstantBlock, ...]
+    ranges: Sequence[BufferRange]
+
+
 @dataclass
 class Constants:
     """Packed constants of a partition; a constant that several kernels read is packed once."""
@@ -126,23 +140,32 @@ class Constants:
             self.by_value[value.id] = self.add(padded)
         return self.by_value[value.id]
 
-    def pack(self, alignment: int) -> tuple[npt.NDArray[np.uint8], list[BufferRange]]:
-        """Return all arrays in one block, and the range of each."""
-        ranges, end = [], 0
+    def pack(self, alignment: int) -> PackedConstants:
+        """Pack the small arrays, and the large ones unless they would need much host memory."""
+        ranges, small, blocks, end = [], list[tuple[int, LazyArray]](), list[ConstantBlock](), 0
         for array in self.arrays:
-            ranges.append(BufferRange(True, end, array.nbytes))
-            end = round_up(end + array.nbytes, alignment)
-        block = np.zeros(end, np.uint8)
-
-        def fill(part: BufferRange, array: LazyArray) -> None:
-            array.fill(block[part.offset : part.offset + part.size].view(array.dtype))
-
-        if end < _ALONE_BELOW:
-            deque(map(fill, ranges, self.arrays), maxlen=0)
-        else:
+            if array.nbytes >= BLOCK_BYTES:
+                ranges.append(BufferRange(True, 0, array.nbytes, len(blocks)))
+                nbytes = round_up(array.nbytes, alignment)
+                blocks.append(ConstantBlock(nbytes, partial(_packed, array, nbytes)))
+            else:
+                ranges.append(BufferRange(True, end, array.nbytes))
+                small.append((end, array))
+                end = round_up(end + array.nbytes, alignment)
+        whole = np.zeros(end, np.uint8)
+        for start, array in small:
+            array.fill(whole[start : start + array.nbytes].view(array.dtype))
+        if 0 < sum(block.nbytes for block in blocks) <= _PACKED_AHEAD:
             with ThreadPoolExecutor(_PACKERS, "litegpu-pack") as pool:
-                deque(pool.map(fill, ranges, self.arrays), maxlen=0)
-        return block, ranges
+                blocks = [*pool.map(ConstantBlock.kept, blocks)]
+        return PackedConstants(whole, tuple(blocks), ranges)
+
+
+def _packed(array: LazyArray, nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return the bytes of an array, with zeros up to `nbytes`."""
+    block = np.zeros(nbytes, np.uint8)
+    array.fill(block[: array.nbytes].view(array.dtype))
+    return block
 
 
 @dataclass

@@ -67,7 +67,7 @@ def build_program(
     bases = list(layout.bases)
     usages = list(_usages(layout, launches, bases))
     alignment = info.buffer_alignment
-    block, constants = lowering.constants.pack(max(alignment, _CONSTANT_ALIGNMENT))
+    packed = lowering.constants.pack(max(alignment, _CONSTANT_ALIGNMENT))
     noted = tuple(launch.noted for launch in launches if launch.noted)
 
     plan = (memory.plan_shared if share_memory else memory.plan_separate)(usages, alignment)
@@ -76,19 +76,20 @@ def build_program(
         for base, offset in zip(bases, plan.offsets, strict=True)
     }
     words = RangeWords.place(noted, plan.size, alignment) if noted else None
-    placed = _Bound(ranges, constants, words)
+    placed = _Bound(ranges, packed.ranges, words)
     ends = (words.block,) if words else ()
     kernels = {launch.kernel.name: launch.kernel for launch in launches}
     program = Program(
         tuple(kernels.values()),
         placed.launches(launches),
         words.block.offset + words.block.size if words else max(plan.size, 4),
-        block,
+        packed.small,
         (*(ranges[v] for v in inputs), *ends),
         (*(_for_host(layout, v, ranges[layout.storages[v].base]) for v in outputs), *ends),
         _sole_writers(layout, launches, inputs, outputs),
         _readers(launches, inputs, outputs),
         _updates(layout, launches, inputs, outputs),
+        packed.blocks,
     )
     lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
     offsets = dict(zip(bases, plan.offsets, strict=True))

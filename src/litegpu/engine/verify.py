@@ -200,9 +200,8 @@ def _check_groups(launch: KernelLaunch, where: str) -> None:
 
 def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
     program, part, declared = built.program, access.range, access.declared
-    room = len(program.constants) if part.constant else program.memory_bytes
-    if part.offset < 0 or part.offset + part.size > room:
-        raise ValueError(f"{where} binds {part}, of {room} bytes")
+    if not program.contains(part):
+        raise ValueError(f"{where} binds {part}, which is outside of its memory")
     if part.constant:
         if access.written:
             raise ValueError(f"{where} writes constants: {part}")

@@ -215,7 +215,8 @@ class CUDAContext(ExecutionContext):
 
     def address(self, part: BufferRange) -> int:
         """Return the GPU address of a buffer range."""
-        return (self.executable.constants if part.constant else self._memory) + part.offset
+        whole = self.executable.constants_of(part) if part.constant else self._memory
+        return int(whole) + part.offset
 
     def kernel_nodes(
         self, direct: Mapping[tuple[int, int], int], overlap: bool

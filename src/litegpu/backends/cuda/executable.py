@@ -52,7 +52,7 @@ def transfers(program: Program) -> tuple[KernelText, ...]:
 
 
 class CUDAExecutable(Executable):
-    """Loaded modules, and constants in GPU memory."""
+    """Loaded modules, and small constants in GPU memory."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class CUDAExecutable(Executable):
         cubins: Sequence[bytes],
         fast_compile: bool = False,
     ) -> None:
-        """Load modules and upload constants; for `fast_compile` see Executable.
+        """Load modules and upload small constants; for `fast_compile` see Executable.
 
         Raises KernelError, DeviceMemoryError, CudaError or DeviceLostError.
         """
-        super().__init__(program)
+        super().__init__(program, device)
         self.device, self.fast_compiled = device, fast_compile
         self.constants = 0
-        """The address of the constants in GPU memory; 0 if there are none."""
+        """The address of the small constants in GPU memory; 0 if there are none."""
         self._owned = Handles()
         keep_in_children(self)
         device.holders.add(self)

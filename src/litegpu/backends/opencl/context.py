@@ -102,7 +102,7 @@ class OpenCLContext(ExecutionContext):
     def _whole(self, part: BufferRange) -> Any:
         # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases
         # sub-buffers.
-        return self.executable.constants if part.constant else self.memory
+        return self.executable.constants_of(part) if part.constant else self.memory
 
     def _record(
         self, kernels: Sequence[OpenCLKernel], owned: Handles

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class OpenCLExecutable(Executable):
-    """Built programs and a buffer of constants."""
+    """Built programs and a buffer of small constants."""
 
     def __init__(
         self, cl: Any, device: OpenCLDevice, program: Program, built: Built | None
     ) -> None:
-        """Upload the constants; `built` is None without kernels.
+        """Upload the small constants; `built` is None without kernels.
 
         Raises DeviceMemoryError if memory is insufficient.
         """
-        super().__init__(program)
+        super().__init__(program, device)
         self.device, self.built = device, built
         self.constants: Any = None
-        """The buffer of constants; None if the program has no constants."""
+        """The buffer of small constants; None if there are none."""
         self._owned = Handles()
         check_sizes(program, device.info)
         keep_in_children(self)

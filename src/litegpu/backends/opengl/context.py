@@ -89,9 +89,11 @@ class OpenGLContext(ExecutionContext):
     ) -> list[Callable[[], object]]:
         """Return the calls that bind the buffer ranges of a launch; one call if possible."""
         gl, target = self.gl.call, library.SHADER_STORAGE_BUFFER
-        constants, starts = self.executable.constants, [start for _, start in places]
+        constants_of, starts = self.executable.constants_of, [start for _, start in places]
         buffers = [
-            (constants if part.constant else self.memory) if buffer is None else buffer.handle
+            (constants_of(part) if part.constant else self.memory)
+            if buffer is None
+            else buffer.handle
             for part, (buffer, _) in zip(parts, places, strict=True)
         ]
         sizes = [round_up(part.size, WORD_BYTES) for part in parts]

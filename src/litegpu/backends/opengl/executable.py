@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenGLExecutable(Executable):
-    """Linked programs and a buffer of constants. The worker creates the executable."""
+    """Linked programs and a buffer of small constants. The worker creates the executable."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class OpenGLExecutable(Executable):
 
         Raises KernelError or DeviceMemoryError.
         """
-        super().__init__(fold_launches(program, (device.group_limit,) * 3))
+        super().__init__(fold_launches(program, (device.group_limit,) * 3), device)
         self.device = device
         self.programs: dict[str, LinkedProgram] = {}
         """The linked programs by kernel name."""

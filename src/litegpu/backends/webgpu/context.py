@@ -89,7 +89,7 @@ class WebGPUContext(ExecutionContext):
             yield (pipeline._internal, bound._internal, *groups_of(launch))
 
     def _range(self, part: BufferRange, lent: DeviceBuffer | None, offset: int) -> dict[str, Any]:
-        own = self.executable.constants if part.constant else self.memory
+        own = self.executable.constants_of(part) if part.constant else self.memory
         buffer = own if lent is None else lent.handle
         return {"buffer": buffer, "offset": offset, "size": words(part.size)}
 

@@ -24,11 +24,11 @@ _COMPUTE = 4
 
 
 class WebGPUExecutable(Executable):
-    """Pipelines with layouts, and a buffer of constants. The worker creates the executable."""
+    """Pipelines with layouts, and a buffer of small constants. The worker creates executables."""
 
     def __init__(self, device: WebGPUDevice, program: Program) -> None:
         """Compile and upload. Raises KernelError, DeviceMemoryError or ExecutionError."""
-        super().__init__(fold_launches(program, (device.group_limit,) * 3))
+        super().__init__(fold_launches(program, (device.group_limit,) * 3), device)
         keep_in_children(self)
         self.device = device
         self.pipelines: dict[str, Any] = {}

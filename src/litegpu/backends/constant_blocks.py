@@ -1,0 +1,50 @@
+"""Large constants of a program, whose bytes the host has only while it needs them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+BLOCK_BYTES = 1 << 18
+"""Minimum size in bytes of a constant with a block of its own; drivers allocate whole pages."""
+
+
+class ConstantBlock:
+    """A large constant; the host has its bytes only while they are read, unless it keeps them."""
+
+    def __init__(self, nbytes: int, make: Callable[[], Bytes], digest: str = "") -> None:
+        """Describe a block whose bytes `make` returns.
+
+        `digest` is the SHA-256 of the bytes in hexadecimal digits; empty if it is unknown.
+        """
+        self.nbytes, self._make = nbytes, make
+        self.digest = digest
+        """The SHA-256 of the bytes in hexadecimal digits; empty before the first `read`."""
+
+    @classmethod
+    def of(cls, data: Bytes, digest: str = "") -> ConstantBlock:
+        """Return a block of bytes that the host keeps."""
+        return cls(data.nbytes, lambda: data, digest)
+
+    def read(self) -> Bytes:
+        """Return the bytes, which callers must not modify. Any thread may call this."""
+        data = self._make()
+        if not self.digest:
+            self.digest = hashlib.sha256(data.data).hexdigest()
+        return data
+
+    def kept(self) -> ConstantBlock:
+        """Return the same block with bytes that the host keeps."""
+        return ConstantBlock.of(self.read(), self.digest)
+
+    def freed(self) -> ConstantBlock:
+        """Return a block of the same size and digest whose bytes read as zeros."""
+        return ConstantBlock(self.nbytes, lambda: np.zeros(self.nbytes, np.uint8), self.digest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConstantBlock.of, (self.read(), self.digest)
