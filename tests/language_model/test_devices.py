@@ -18,6 +18,7 @@ from litegpu import LanguageModel, TensorBuffer, zoo
 from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
 from litegpu.backends.direct_updates import DirectUpdates, direct_updates
+from litegpu.backends.shared_blocks import SharedBlock, SharedBlocks
 from litegpu.runtime_abi import interpreter as runtime
 from simulated_cuda import SimulatedDriver
 
@@ -192,3 +193,19 @@ def test_embedders_and_per_layer_embedders(backend: str) -> None:
             session.append([8])
             found.append(session.logits())
     np.testing.assert_allclose(found[2:], found[:2], rtol=0, atol=LIMIT)
+
+
+def test_signatures_share_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploaded: list[SharedBlock] = []
+    upload = SharedBlocks.upload
+
+    def noted(self: SharedBlocks, *arguments: Any) -> list[SharedBlock]:
+        found = upload(self, *arguments)
+        uploaded.extend(found)
+        return found
+
+    monkeypatch.setattr(SharedBlocks, "upload", noted)
+    monkeypatch.setattr("litegpu.engine.lowering.BLOCK_BYTES", 1 << 10)
+    with LanguageModel(NAME, backend="opencl", cache=False):
+        assert len(uploaded) >= 3, "two prefills and a decoder"
+        assert len(set(uploaded)) < len(uploaded)
