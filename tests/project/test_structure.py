@@ -66,7 +66,7 @@ def test_a_library_is_no_layer() -> None:
     assert not {"numpy", "jinja2"} & set(layers.by_layer())
 
 
-INTERFACE = ("program", "buffers", "execution", "base")
+INTERFACE = ("program", "constant_blocks", "shared_blocks", "buffers", "execution", "base")
 """The modules that say what a backend is."""
 
 
