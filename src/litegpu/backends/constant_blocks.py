@@ -38,8 +38,8 @@ class ConstantBlock:
             self.digest = hashlib.sha256(data.data).hexdigest()
         return data
 
-    def kept(self) -> ConstantBlock:
-        """Return the same block with bytes that the host keeps."""
+    def packed(self) -> ConstantBlock:
+        """Return the same block, whose bytes the host keeps from now on."""
         return ConstantBlock.of(self.read(), self.digest)
 
     def freed(self) -> ConstantBlock:

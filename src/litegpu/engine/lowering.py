@@ -157,7 +157,7 @@ class Constants:
             array.fill(whole[start : start + array.nbytes].view(array.dtype))
         if 0 < sum(block.nbytes for block in blocks) <= _PACKED_AHEAD:
             with ThreadPoolExecutor(_PACKERS, "litegpu-pack") as pool:
-                blocks = [*pool.map(ConstantBlock.kept, blocks)]
+                blocks = [*pool.map(ConstantBlock.packed, blocks)]
         return PackedConstants(whole, tuple(blocks), ranges)
 
 
