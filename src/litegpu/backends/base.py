@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from litegpu.backends.buffers import Adopted, Buffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, Bytes, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
@@ -202,6 +202,15 @@ class Device(ABC):
     def origin(self) -> tuple[str, ...]:
         """Properties other than the program on which binaries depend, such as compiler versions."""
         return ()
+
+    def upload(self, data: Bytes) -> Buffer:
+        """Return memory of this device with these bytes, which only programs read.
+
+        Raises DeviceMemoryError if memory is insufficient, and ExecutionError if the device fails.
+        """
+        buffer = self.allocate(data.nbytes)
+        buffer.write(data)
+        return buffer
 
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:

@@ -34,8 +34,8 @@ class SharedBlock:
         return self._buffer.handle  # type: ignore[attr-defined]
 
 
-class _Allocator(Protocol):
-    def allocate(self, nbytes: int) -> Buffer: ...
+class _Uploader(Protocol):
+    def upload(self, data: Bytes) -> Buffer: ...
 
 
 class SharedBlocks:
@@ -46,7 +46,7 @@ class SharedBlocks:
         self._known: dict[str, weakref.ref[SharedBlock]] = {}
         self._changing = threading.RLock()
 
-    def upload(self, blocks: Sequence[ConstantBlock], device: _Allocator) -> list[SharedBlock]:
+    def upload(self, blocks: Sequence[ConstantBlock], device: _Uploader) -> list[SharedBlock]:
         """Return blocks on the device; upload those that no program on the device has yet.
 
         Raises DeviceMemoryError if memory is insufficient, and ExecutionError if the device fails.
@@ -66,12 +66,10 @@ class SharedBlocks:
         """Return the bytes of a block; None if the device has the block."""
         return None if block.digest and self._found(block) else block.read()
 
-    def _shared(self, block: ConstantBlock, data: Bytes | None, device: _Allocator) -> SharedBlock:
+    def _shared(self, block: ConstantBlock, data: Bytes | None, device: _Uploader) -> SharedBlock:
         found = self._found(block)
         if found is None:
-            buffer = device.allocate(block.nbytes)
-            buffer.write(block.read() if data is None else data)
-            found = SharedBlock(buffer)
+            found = SharedBlock(device.upload(block.read() if data is None else data))
             self._known[block.digest] = weakref.ref(found)
         return found
 

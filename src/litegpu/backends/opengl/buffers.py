@@ -109,13 +109,15 @@ class _OpenGLMemory(DeviceBuffer):
 class OpenGLBuffer(_OpenGLMemory):
     """A buffer with a separate allocation."""
 
-    def __init__(self, device: OpenGLDevice, nbytes: int) -> None:
-        """Allocate memory, on the worker. Raises DeviceMemoryError or DeviceLostError."""
+    def __init__(self, device: OpenGLDevice, nbytes: int, data: Bytes | None = None) -> None:
+        """Allocate memory, on the worker; with `data`, the host cannot write to it later.
+
+        Raises DeviceMemoryError or DeviceLostError.
+        """
         self._buffers = Buffers(device)
         device.gl.error()  # discard earlier errors: later ones are due to this allocation
-        super().__init__(
-            device, self._buffers.make(nbytes, flags=library.DYNAMIC_STORAGE), 0, nbytes
-        )
+        flags = library.DYNAMIC_STORAGE if data is None else 0
+        super().__init__(device, self._buffers.make(nbytes, data, flags=flags), 0, nbytes)
 
     def close(self) -> None:
         """Release the memory."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, has_local_memory
-from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, Bytes, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
@@ -346,6 +346,10 @@ class OpenGLDevice(Device):
         if kind is not MemoryKind.DEVICE:
             return HostBuffer.allocate(nbytes, kind)
         return self.call(lambda: OpenGLBuffer(self, nbytes))
+
+    def upload(self, data: Bytes) -> Buffer:
+        """Return memory that the host cannot write. See Device.upload."""
+        return self.call(lambda: OpenGLBuffer(self, data.nbytes, data))
 
 
 def _entered(worker: Worker, make: Callable[[], OpenGL]) -> OpenGL:
