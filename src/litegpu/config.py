@@ -23,6 +23,7 @@ VARIABLES: Mapping[str, str] = {
     ),
     "LITEGPU_CACHE_UNSAFE": "1: use a cache folder even if other users can write to it",
     "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 1024)",
+    "LITEGPU_EXEC": "set by `litegpu exec`: the options for processes that the program creates",
     "LITEGPU_COMPILE_PROCESSES": (
         "0: compile CUDA kernels in one process, and OpenCL kernels as one program"
     ),
@@ -43,6 +44,21 @@ def text(name: str) -> str:
 def environment() -> Mapping[str, str]:
     """Return all variables of the environment, for reports or for child processes."""
     return os.environ
+
+
+@contextmanager
+def changed(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables temporarily, also for child processes."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def debug_level() -> int:

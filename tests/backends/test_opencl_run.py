@@ -7,6 +7,8 @@ import ctypes
 import dataclasses
 import gc
 import itertools
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from litegpu import (
     ExecutionError,
     GpuDelegate,
     InvokeTimeoutError,
+    progress,
 )
 from litegpu.backends.buffers import Bindings, HostBuffer, MemoryKind
 from litegpu.backends.opencl import commands as opencl_commands
@@ -29,6 +32,7 @@ from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
 from litegpu.backends.opencl.device import OpenCLBackend, OpenCLDevice
 from litegpu.backends.program import Launch
 from litegpu.options import Precision
+from litegpu.progress import Progress
 from small_models import (
     assert_close,
     chain,
@@ -109,6 +113,75 @@ def test_extension_functions_that_are_missing(
     )
     context: Any = ready(opencl_device, adding(2))
     assert isinstance(context._commands, EnqueueLoop)
+    context.close()
+
+
+def software(device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device be one whose driver compiles kernels at their first launch."""
+    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, software=True))
+
+
+def test_the_first_run_waits_for_each_launch(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    software(opencl_device, monkeypatch)
+    context: Any = ready(opencl_device, adding(3))
+    seen: list[Progress] = []
+    monkeypatch.setattr(progress, "_QUIET_S", 0)
+    monkeypatch.setattr(progress, "_BETWEEN_S", 0)
+    x, y = floats(), np.empty_like(floats())
+    wait = context._run_now
+
+    def run_slowly(calls: Any) -> None:
+        wait(calls)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(context, "_run_now", run_slowly)
+    with progress.watching(seen.append):
+        context.first_run(Bindings.of([x], [y]))
+    np.testing.assert_array_equal(y, x + 1 + 1 + 1)
+    assert {(each.stage, each.total) for each in seen} >= {("run", 3)}
+    assert {each.done for each in seen if each.stage == "run"} >= {0, 1, 2}
+    assert (run(context, [x])[0] == x + 1 + 1 + 1).all()
+    context.close()
+
+
+def test_an_interrupted_first_run_leaves_nothing_in_flight(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    software(opencl_device, monkeypatch)
+    context: Any = ready(opencl_device, adding(3))
+    launched: list[Any] = []
+    steps = progress.steps
+
+    def interrupted(stage: Any, items: Any, total: int) -> Iterator[Any]:
+        for item in steps(stage, items, total):
+            if launched:
+                raise KeyboardInterrupt
+            launched.append(item)
+            yield item
+
+    x, y = floats(), np.empty_like(floats())
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(progress, "steps", interrupted)
+        context.first_run(Bindings.of([x], [y]))
+    assert len(launched) == 1 and context.ready
+    assert (run(context, [x])[0] == x + 1 + 1 + 1).all()
+    context.close()
+
+
+def test_a_first_run_that_fails(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    software(opencl_device, monkeypatch)
+    context: Any = ready(opencl_device, adding(3))
+    x, y = floats(), np.empty_like(floats())
+    with monkeypatch.context() as broken:
+        real = opencl_library.library().clEnqueueNDRangeKernel
+        failing = Broken(real, -5, after=1)
+        broken.setattr(opencl_library.library(), "clEnqueueNDRangeKernel", failing)
+        with pytest.raises(ExecutionError, match=r"OUT_OF_RESOURCES \(status -5\)"):
+            context.first_run(Bindings.of([x], [y]))
     context.close()
 
 

@@ -40,7 +40,8 @@ def accelerate(
     of those that are imported later. The function also changes `ctypes.CDLL`, for packages that
     load TensorFlow Lite's C library with ctypes. Interpreters that already have a GpuDelegate, and
     those that litegpu creates, are not changed. The function cannot reach interpreters in C++
-    extension modules and in other processes.
+    extension modules and in other processes, which call it themselves (`litegpu exec` reaches
+    those that it starts).
 
     The acceleration applies to all threads. If several are active, the last one that was started
     determines the options. If a delegate cannot be created later, for example in a forked process,

@@ -199,6 +199,14 @@ class ExecutionContext(ABC):
         """Copy in, run all launches, copy out, and wait. Raises as `bind` and `Event.wait` do."""
         self.bind(bindings).run()
 
+    def first_run(self, bindings: Bindings) -> None:
+        """Run as `run` does; drivers that compile kernels at their first launch do so here.
+
+        A context of such a driver launches one kernel after another, so that an interrupt waits
+        for one kernel only, and reports the progress. The context's timeout does not apply.
+        """
+        self.run(bindings)
+
     def submit(self, bindings: Bindings) -> Event:
         """Start a run. See Submission.submit."""
         return self.bind(bindings).submit()

@@ -132,9 +132,11 @@ class CompiledPartition:
         """
         buffers = self.buffers()
         try:
-            self.run(
-                [buffers[v].ctypes.data for v in self.inputs],
-                [buffers[v].ctypes.data for v in self.outputs],
+            self.context.first_run(
+                self.bindings(
+                    [c_void_p(buffers[v].ctypes.data) for v in self.inputs],
+                    [c_void_p(buffers[v].ctypes.data) for v in self.outputs],
+                )
             )
         except DeviceLostError as error:
             self.blame(error, device)

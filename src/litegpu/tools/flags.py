@@ -160,13 +160,14 @@ class FlagParser(argparse.ArgumentParser):
             words, left = self._first_of_each(words)
             for word in words:
                 self._check(word)
+        for word in itertools.takewhile("--".__ne__, words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name != "--help" and name[2:] not in self._flags:
+                self.error(f"unknown flag '{name}'.{self._resembling(name)}")
         args, unknown = self.parse_known_intermixed_args(words)
         args.unconsumed = tuple(left)
         if unknown:
-            name = unknown[0].split("=")[0]
-            if name.startswith("--"):
-                self.error(f"unknown flag '{name}'.{self._resembling(name)}")
-            self.error(f"unexpected argument '{name}'.")
+            self.error(f"unexpected argument '{unknown[0]}'.")
         names = (word[2:].partition("=")[0] for word in words if word.startswith("--"))
         args.given = tuple(dict.fromkeys(name for name in names if name in self._flags))
         return args

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from litegpu import progress
 from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.direct_updates import DirectUpdates, direct_updates
 from litegpu.backends.execution import ExecutionContext, without_streams
@@ -22,7 +23,7 @@ from litegpu.backends.program import BufferRange
 from litegpu.errors import ExecutionError
 from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import immortal, is_inherited, keep_in_children
-from litegpu.host.native_calls import bound
+from litegpu.host.native_calls import bound, together
 
 if TYPE_CHECKING:
     from litegpu.backends.opencl.executable import OpenCLExecutable
@@ -109,6 +110,27 @@ class OpenCLContext(ExecutionContext):
     ) -> CommandBuffer | EnqueueLoop:
         commands = CommandBuffer.create(owned, self.queue, kernels)
         return commands or EnqueueLoop(self.queue, kernels)
+
+    def first_run(self, bindings: Bindings) -> None:
+        """Run launch by launch on software devices: PoCL compiles a kernel at its first launch."""
+        if not self.device.info.software:
+            return super().first_run(bindings)
+        self.check_alive()
+        bindings.check(self.program, self.device)
+        submission = OpenCLSubmission(self, bindings)
+        launches = EnqueueLoop(self.queue, self.kernels).calls
+        self._run_now(submission.copies_in())
+        for launch in progress.steps("run", launches, len(launches)):
+            self._run_now([launch])
+        self._run_now(submission.copies_out())
+
+    def _run_now(self, calls: Sequence[Call]) -> None:
+        """Make calls, and wait for the device. Raises ExecutionError if the device fails."""
+        self.ready = False
+        statuses = together([*calls, self.finish])
+        if any(statuses):
+            raise self.device.failed(next(filter(None, statuses)))
+        self.ready = True
 
     def launches_on(self, direct: DirectUpdates, owned: Handles) -> Sequence[Call]:
         """Return the calls that run all kernels, with some arguments bound to other memory.
