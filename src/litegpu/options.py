@@ -148,8 +148,9 @@ class GpuDelegateOptions:
     the GPU by estimate, largest saving first (docs/decisions/0013-partition-cost-model.md). A
     number for `min_nodes_per_partition` replaces the estimate: the delegate selects partitions with
     at least that many nodes, those with the most nodes first. If the GPU can run the whole graph,
-    the delegate runs the graph there, unless an estimate says that the GPU is clearly slower. A
-    number for `min_nodes_per_partition`, a named backend or a named device disables that estimate.
+    the delegate runs the graph there, unless an estimate says that the GPU is clearly slower. Any
+    number for `min_nodes_per_partition` (even one above the number of nodes), a named backend or a
+    named device disables that estimate: a whole graph is never too small.
 
     If `invoke_timeout_ms` is set, an invoke that runs longer raises InvokeTimeoutError, and the
     device counts as lost. If `invoke_timeout_ms` is None, an invoke has no time limit.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu import ModelError, OptionsError, list_devices
+from litegpu import ModelError, OptionsError, UnsupportedDeviceError, list_devices
 from litegpu.pycoral.adapters import common
 from litegpu.pycoral.utils import dataset, edgetpu
 from litegpu.version import __version__
@@ -55,6 +55,35 @@ def test_devices_have_pycoral_s_names() -> None:
 @pytest.mark.parametrize("device", ["usb", "usb:0", "pci", "pci:1"])
 def test_an_edge_tpu_is_no_gpu(device: str) -> None:
     with pytest.raises(OptionsError, match=f"The device '{device}' is an Edge TPU"):
+        edgetpu.make_interpreter(MODEL, device=device)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("missing.tflite", r"'missing.tflite' cannot be read: .*No such file.*\. Give the path"),
+        (".", r"The model '\.' cannot be read: .*\. Give the path or the bytes"),
+        (5, r"The model '5' cannot be read: .*not int\. Give the path or the bytes"),
+        (b"junk", r"The model \(4 bytes\) is no \.tflite file: .* Give the path or the bytes"),
+        (__file__, r"The model \('.*test_edgetpu\.py'\) is no \.tflite file"),
+    ],
+)
+def test_models_that_cannot_be_read(model: Any, message: str, null_device: Any) -> None:
+    with pytest.raises(ModelError, match=message):
+        edgetpu.make_interpreter(model)
+
+
+def test_libraries_are_no_delegates(null_device: Any) -> None:
+    with pytest.raises(OptionsError, match=r"'libedgetpu.so.1' is no GpuDelegate\. Leave `del"):
+        edgetpu.make_interpreter(MODEL, delegate="libedgetpu.so.1")  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match=r"are a mapping, not 'libedgetpu.so.1'\. For example"):
+        edgetpu.load_edgetpu_delegate("libedgetpu.so.1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", [":99", "tpu"])
+def test_unknown_devices(device: str) -> None:
+    message = f"No device matches '{device.lstrip(':')}'. Usable devices: 0 "
+    with pytest.raises(UnsupportedDeviceError, match=message):
         edgetpu.make_interpreter(MODEL, device=device)
 
 

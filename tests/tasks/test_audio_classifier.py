@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from litegpu.errors import ExecutionError, ModelError, TaskError
+from litegpu.errors import ExecutionError, MissingDependencyError, ModelError, TaskError
 from litegpu.tasks import audio
+from litegpu.tasks.audio.core.audio_record import AudioRecord
 from litegpu.tasks.audio.core.resampling import Resampler
 from litegpu.tasks.components.containers import AudioData, AudioDataFormat
 from sound_models import LENGTH, RATE, hearing
@@ -221,3 +223,85 @@ def test_samples_that_do_not_fit_a_buffer() -> None:
     for offset, size in ((2, 3), (5, 0), (-1, 2)):
         with pytest.raises(TaskError, match=rf"The samples {offset} to {offset + size} are not in"):
             data.load_from_array(np.ones(4), offset, size)
+
+
+class FakeError(Exception):
+    pass
+
+
+class Microphone:
+    """Replaces the package sounddevice: its stream gets blocks from `hear`."""
+
+    PortAudioError = FakeError
+
+    def __init__(self, error: str = "") -> None:
+        self.error = error
+        self.opened: dict[str, Any] = {}
+        self.calls: list[str] = []
+
+    def InputStream(self, **options: Any) -> Microphone:  # noqa: N802 (sounddevice's name)
+        if self.error:
+            raise self.PortAudioError(self.error)
+        self.opened = options
+        return self
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def hear(self, *samples: float) -> None:
+        block = np.array(samples, np.float32)[:, np.newaxis]
+        self.opened["callback"](block, len(block), None, None)
+
+
+def test_a_microphone_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    microphone = Microphone()
+    monkeypatch.setitem(sys.modules, "sounddevice", microphone)
+    with created() as task:
+        record = task.create_audio_record(1, 16000, 5)
+    assert (record.channels, record.sampling_rate, record.buffer_size) == (1, 16000, 5)
+    assert microphone.opened["channels"] == 1 and microphone.opened["samplerate"] == 16000
+    record.start_recording()
+    microphone.hear(1, 2)
+    microphone.hear(3)
+    assert record.read(4).ravel().tolist() == [0, 1, 2, 3]
+    assert record.read(5).shape == (5, 1)
+    microphone.hear(*range(10, 20))
+    assert record.read(5).ravel().tolist() == [15, 16, 17, 18, 19]
+    record.stop()
+    record.start_recording()
+    assert not record.read(5).any()
+    assert microphone.calls == ["start", "stop", "start"]
+    for size in (0, 6):
+        with pytest.raises(TaskError, match=rf"return {size} samples. Read 1 to its size, 5"):
+            record.read(size)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((0, 16000, 5), "channels is 0. Give a positive number"),
+        ((1, -1, 5), "sampling_rate is -1. Give a positive number"),
+        ((1, 16000, 0), "buffer_size is 0. Give a positive number"),
+    ],
+)
+def test_wrong_numbers_of_a_record(numbers: tuple[int, int, int], message: str) -> None:
+    with created() as task, pytest.raises(TaskError, match=message):
+        task.create_audio_record(*numbers)
+
+
+def test_records_without_a_microphone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setitem(sys.modules, "sounddevice", Microphone("no default device"))
+    with pytest.raises(TaskError, match="cannot record 1 channels at 8000 Hz: no default device"):
+        AudioRecord(1, 8000, 5)
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    needed = r"Recording a microphone needs .* 'sounddevice'.* pip install 'litegpu\[audio\]'"
+    with pytest.raises(MissingDependencyError, match=needed):
+        AudioRecord(1, 8000, 5)
+    monkeypatch.delitem(sys.modules, "sounddevice")
+    (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingDependencyError, match=r"not found\): apt-get install libportaudio2"):
+        AudioRecord(1, 8000, 5)

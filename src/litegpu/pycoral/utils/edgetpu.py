@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from litegpu import files
 from litegpu.backends import list_devices
 from litegpu.delegation.delegate import GpuDelegate
 from litegpu.errors import ModelError, OptionsError
@@ -38,9 +40,14 @@ def load_edgetpu_delegate(options: Mapping[str, Any] | None = None) -> GpuDelega
     `options` are those of GpuDelegate; `device` may also be PyCoral's ":0", ":1" and so on: an
     index of `list_edge_tpus()`.
 
-    Raises OptionsError for the devices "usb" and "pci", which are no GPUs, and the errors of
-    GpuDelegate.
+    Raises OptionsError for the devices "usb" and "pci", which are no GPUs, and for options that are
+    no mapping, such as the name of a library; and the errors of GpuDelegate.
     """
+    if not isinstance(options, Mapping | None):
+        raise OptionsError(
+            f"The options of a delegate are a mapping, not {options!r}. For example: "
+            "load_edgetpu_delegate({'precision': 'fp16'})."
+        )
     given = dict(options or {})
     device = given.get("device")
     if isinstance(device, str):
@@ -64,16 +71,19 @@ def make_interpreter(
     compiler. `device` is a device of `load_edgetpu_delegate`. `delegate` is the result of
     `load_edgetpu_delegate`; `device` is then ignored.
 
-    Raises ModelError if the Edge TPU's compiler wrote the model, and the errors of
-    `load_edgetpu_delegate`.
+    Raises ModelError if the model cannot be read or the Edge TPU's compiler wrote it, OptionsError
+    if `delegate` is not the result of `load_edgetpu_delegate`, and the errors of that function.
     """
     is_content = isinstance(model_path_or_content, bytes)
+    content = _content(model_path_or_content)
+    if not isinstance(delegate, GpuDelegate | None):
+        raise OptionsError(
+            f"The delegate {delegate!r} is no GpuDelegate. Leave `delegate` out, or give the "
+            "result of load_edgetpu_delegate(options)."
+        )
     used = delegate or load_edgetpu_delegate({"device": device} if device else {})
     used.model = model_path_or_content
-    interpreter = runtime.load().Interpreter(
-        **{"model_content" if is_content else "model_path": model_path_or_content},
-        experimental_delegates=[used],
-    )
+    interpreter = runtime.load().Interpreter(model_content=content, experimental_delegates=[used])
     if used.report and any(each.op == _COMPILED for each in used.report.rejected):
         name = "The model" if is_content else str(model_path_or_content)
         raise ModelError(
@@ -81,6 +91,27 @@ def make_interpreter(
             "which edgetpu_compiler wrote it."
         )
     return interpreter
+
+
+def _content(model: str | os.PathLike[str] | bytes) -> bytes:
+    """Return the bytes of a model. Raises ModelError if it cannot be read, or is no model."""
+    if isinstance(model, bytes):
+        content, name = model, f"{len(model)} bytes"
+    else:
+        name = f"'{model}'"
+        try:
+            content = files.read_model(model)
+        except (OSError, TypeError) as error:
+            raise ModelError(
+                f"The model {name} cannot be read: {error}. Give the path or the bytes of a "
+                ".tflite file."
+            ) from error
+    if content[4:8] != files.MODEL_IDENTIFIER:
+        raise ModelError(
+            f"The model ({name}) is no .tflite file: it does not contain TFL3 at byte 4. Give the "
+            "path or the bytes of a .tflite file."
+        )
+    return content
 
 
 def run_inference(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from litegpu.errors import ModelError, TaskError
+from litegpu.tasks.audio.core.audio_record import AudioRecord
 from litegpu.tasks.audio.core.audio_task_running_mode import AudioTaskRunningMode as RunningMode
 from litegpu.tasks.audio.core.resampling import Floats, Resampler
 from litegpu.tasks.components.containers.audio_data import AudioData
@@ -136,6 +137,16 @@ class AudioClassifier:
             with self._lock:
                 self._released = True
                 self._model.close()
+
+    def create_audio_record(
+        self, num_channels: int, sample_rate: int, required_input_buffer_size: int
+    ) -> AudioRecord:
+        """Return a record of the microphone, which `AudioRecord.start_recording` starts.
+
+        `required_input_buffer_size` is the number of samples per channel that it stores. Raises the
+        errors of AudioRecord.
+        """
+        return AudioRecord(num_channels, sample_rate, required_input_buffer_size)
 
     def classify(self, audio_clip: AudioData) -> list[ClassificationResult]:
         """Return the classes of each chunk of a clip, in the running mode AUDIO_CLIPS.

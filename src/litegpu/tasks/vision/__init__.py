@@ -1,6 +1,12 @@
 """Vision tasks with the names, options and results of MediaPipe Tasks."""
 
+from litegpu.tasks.vision.core.connections import (
+    FaceLandmarksConnections,
+    HandLandmarksConnections,
+    PoseLandmarksConnections,
+)
 from litegpu.tasks.vision.core.image_processing_options import ImageProcessingOptions
+from litegpu.tasks.vision.core.landmark_names import PoseLandmark
 from litegpu.tasks.vision.core.vision_task_running_mode import (
     VisionTaskRunningMode as RunningMode,
 )
@@ -57,12 +63,14 @@ __all__ = [
     "FaceLandmarker",
     "FaceLandmarkerOptions",
     "FaceLandmarkerResult",
+    "FaceLandmarksConnections",
     "GestureRecognizer",
     "GestureRecognizerOptions",
     "GestureRecognizerResult",
     "HandLandmarker",
     "HandLandmarkerOptions",
     "HandLandmarkerResult",
+    "HandLandmarksConnections",
     "ImageClassifier",
     "ImageClassifierOptions",
     "ImageClassifierResult",
@@ -76,8 +84,10 @@ __all__ = [
     "ObjectDetector",
     "ObjectDetectorOptions",
     "ObjectDetectorResult",
+    "PoseLandmark",
     "PoseLandmarker",
     "PoseLandmarkerOptions",
     "PoseLandmarkerResult",
+    "PoseLandmarksConnections",
     "RunningMode",
 ]

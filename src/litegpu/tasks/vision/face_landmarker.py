@@ -15,9 +15,11 @@ from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.assets import members_of
 from litegpu.tasks.vision.core.base_vision_task_api import VisionTaskOptions
+from litegpu.tasks.vision.core.connections import FaceLandmarksConnections
 from litegpu.tasks.vision.core.detect_task import DetectTask, check_confidence
 from litegpu.tasks.vision.core.face_geometry import POINTS as _WITHOUT_IRISES
 from litegpu.tasks.vision.core.face_geometry import FaceGeometry
+from litegpu.tasks.vision.core.landmark_names import Blendshapes
 from litegpu.tasks.vision.core.landmarker import Floats, LandmarkTask, Seen, projected
 from litegpu.tasks.vision.core.rects import expanded, merged, rect_of_box, rotation
 from litegpu.tasks.vision.core.regions import Bytes, Region, Size, sampled
@@ -27,6 +29,14 @@ from litegpu.tasks.vision.core.vision_task_running_mode import (
 )
 from litegpu.tasks.vision.face_detector import face_detector
 
+__all__ = [
+    "BLENDSHAPES",
+    "Blendshapes",
+    "FaceLandmarker",
+    "FaceLandmarkerOptions",
+    "FaceLandmarkerResult",
+    "FaceLandmarksConnections",
+]
 _MODELS = ("face_detector.tflite", "face_landmarks_detector.tflite")
 _BLENDSHAPES, _GEOMETRY = (
     "face_blendshapes.tflite",

@@ -8,9 +8,19 @@ from litegpu.tasks.components.containers.category import Category
 from litegpu.tasks.components.containers.landmark import Landmark, NormalizedLandmark
 from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.assets import members_of
+from litegpu.tasks.vision.core.connections import HandLandmarksConnections
 from litegpu.tasks.vision.core.detect_task import DetectTask
 from litegpu.tasks.vision.core.hands import MODELS, Hand, HandOptions, HandTask, hand_lists
+from litegpu.tasks.vision.core.landmark_names import HandLandmark
 from litegpu.tasks.vision.core.regions import Size
+
+__all__ = [
+    "HandLandmark",
+    "HandLandmarker",
+    "HandLandmarkerOptions",
+    "HandLandmarkerResult",
+    "HandLandmarksConnections",
+]
 
 
 @dataclass

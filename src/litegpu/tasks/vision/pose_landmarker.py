@@ -16,8 +16,10 @@ from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.assets import members_of
 from litegpu.tasks.vision.core.base_vision_task_api import VisionTaskOptions
+from litegpu.tasks.vision.core.connections import PoseLandmarksConnections
 from litegpu.tasks.vision.core.detect_task import DetectTask, check_confidence
 from litegpu.tasks.vision.core.image import Image, ImageFormat
+from litegpu.tasks.vision.core.landmark_names import PoseLandmark
 from litegpu.tasks.vision.core.landmarker import LandmarkTask, Seen, projected, turned_by
 from litegpu.tasks.vision.core.point_detector import PointDetector
 from litegpu.tasks.vision.core.rects import expanded, merged, rotation
@@ -26,6 +28,14 @@ from litegpu.tasks.vision.core.smoothing import LowPassFilter, OneEuroFilter
 from litegpu.tasks.vision.core.vision_task_running_mode import (
     VisionTaskRunningMode as RunningMode,
 )
+
+__all__ = [
+    "PoseLandmark",
+    "PoseLandmarker",
+    "PoseLandmarkerOptions",
+    "PoseLandmarkerResult",
+    "PoseLandmarksConnections",
+]
 
 Floats = NDArray[np.float32]
 _MODELS = ("pose_detector.tflite", "pose_landmarks_detector.tflite")

@@ -11,6 +11,7 @@ from litegpu.tasks.components.containers.detections import Detection, DetectionR
 from litegpu.tasks.components.containers.embedding_result import Embedding, EmbeddingResult
 from litegpu.tasks.components.containers.keypoint import NormalizedKeypoint
 from litegpu.tasks.components.containers.landmark import Landmark, NormalizedLandmark
+from litegpu.tasks.components.containers.landmark_detection_result import LandmarksDetectionResult
 from litegpu.tasks.components.containers.rect import NormalizedRect, Rect
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Embedding",
     "EmbeddingResult",
     "Landmark",
+    "LandmarksDetectionResult",
     "NormalizedKeypoint",
     "NormalizedLandmark",
     "NormalizedRect",

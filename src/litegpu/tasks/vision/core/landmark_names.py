@@ -1,0 +1,126 @@
+"""The names of the landmarks of hands and persons, and of the expressions of faces."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Blendshapes(enum.IntEnum):
+    """The 52 coefficients of expressions; left and right are those of the person."""
+
+    NEUTRAL = 0
+    BROW_DOWN_LEFT = 1
+    BROW_DOWN_RIGHT = 2
+    BROW_INNER_UP = 3
+    BROW_OUTER_UP_LEFT = 4
+    BROW_OUTER_UP_RIGHT = 5
+    CHEEK_PUFF = 6
+    CHEEK_SQUINT_LEFT = 7
+    CHEEK_SQUINT_RIGHT = 8
+    EYE_BLINK_LEFT = 9
+    EYE_BLINK_RIGHT = 10
+    EYE_LOOK_DOWN_LEFT = 11
+    EYE_LOOK_DOWN_RIGHT = 12
+    EYE_LOOK_IN_LEFT = 13
+    EYE_LOOK_IN_RIGHT = 14
+    EYE_LOOK_OUT_LEFT = 15
+    EYE_LOOK_OUT_RIGHT = 16
+    EYE_LOOK_UP_LEFT = 17
+    EYE_LOOK_UP_RIGHT = 18
+    EYE_SQUINT_LEFT = 19
+    EYE_SQUINT_RIGHT = 20
+    EYE_WIDE_LEFT = 21
+    EYE_WIDE_RIGHT = 22
+    JAW_FORWARD = 23
+    JAW_LEFT = 24
+    JAW_OPEN = 25
+    JAW_RIGHT = 26
+    MOUTH_CLOSE = 27
+    MOUTH_DIMPLE_LEFT = 28
+    MOUTH_DIMPLE_RIGHT = 29
+    MOUTH_FROWN_LEFT = 30
+    MOUTH_FROWN_RIGHT = 31
+    MOUTH_FUNNEL = 32
+    MOUTH_LEFT = 33
+    MOUTH_LOWER_DOWN_LEFT = 34
+    MOUTH_LOWER_DOWN_RIGHT = 35
+    MOUTH_PRESS_LEFT = 36
+    MOUTH_PRESS_RIGHT = 37
+    MOUTH_PUCKER = 38
+    MOUTH_RIGHT = 39
+    MOUTH_ROLL_LOWER = 40
+    MOUTH_ROLL_UPPER = 41
+    MOUTH_SHRUG_LOWER = 42
+    MOUTH_SHRUG_UPPER = 43
+    MOUTH_SMILE_LEFT = 44
+    MOUTH_SMILE_RIGHT = 45
+    MOUTH_STRETCH_LEFT = 46
+    MOUTH_STRETCH_RIGHT = 47
+    MOUTH_UPPER_UP_LEFT = 48
+    MOUTH_UPPER_UP_RIGHT = 49
+    NOSE_SNEER_LEFT = 50
+    NOSE_SNEER_RIGHT = 51
+
+
+class HandLandmark(enum.IntEnum):
+    """The 21 landmarks of a hand."""
+
+    WRIST = 0
+    THUMB_CMC = 1
+    THUMB_MCP = 2
+    THUMB_IP = 3
+    THUMB_TIP = 4
+    INDEX_FINGER_MCP = 5
+    INDEX_FINGER_PIP = 6
+    INDEX_FINGER_DIP = 7
+    INDEX_FINGER_TIP = 8
+    MIDDLE_FINGER_MCP = 9
+    MIDDLE_FINGER_PIP = 10
+    MIDDLE_FINGER_DIP = 11
+    MIDDLE_FINGER_TIP = 12
+    RING_FINGER_MCP = 13
+    RING_FINGER_PIP = 14
+    RING_FINGER_DIP = 15
+    RING_FINGER_TIP = 16
+    PINKY_MCP = 17
+    PINKY_PIP = 18
+    PINKY_DIP = 19
+    PINKY_TIP = 20
+
+
+class PoseLandmark(enum.IntEnum):
+    """The 33 landmarks of a person."""
+
+    NOSE = 0
+    LEFT_EYE_INNER = 1
+    LEFT_EYE = 2
+    LEFT_EYE_OUTER = 3
+    RIGHT_EYE_INNER = 4
+    RIGHT_EYE = 5
+    RIGHT_EYE_OUTER = 6
+    LEFT_EAR = 7
+    RIGHT_EAR = 8
+    MOUTH_LEFT = 9
+    MOUTH_RIGHT = 10
+    LEFT_SHOULDER = 11
+    RIGHT_SHOULDER = 12
+    LEFT_ELBOW = 13
+    RIGHT_ELBOW = 14
+    LEFT_WRIST = 15
+    RIGHT_WRIST = 16
+    LEFT_PINKY = 17
+    RIGHT_PINKY = 18
+    LEFT_INDEX = 19
+    RIGHT_INDEX = 20
+    LEFT_THUMB = 21
+    RIGHT_THUMB = 22
+    LEFT_HIP = 23
+    RIGHT_HIP = 24
+    LEFT_KNEE = 25
+    RIGHT_KNEE = 26
+    LEFT_ANKLE = 27
+    RIGHT_ANKLE = 28
+    LEFT_HEEL = 29
+    RIGHT_HEEL = 30
+    LEFT_FOOT_INDEX = 31
+    RIGHT_FOOT_INDEX = 32
