@@ -28,6 +28,8 @@ _COPIED_BY_SOFTWARE = (2 << 20, 16 << 20, 64 << 20)
 _SUMS, _ROUNDS = 8, 256
 _GROUPS_PER_UNIT = 32
 """Number of work groups per compute unit when arithmetic is measured."""
+_GROUPS_PER_UNIT_OF_SOFTWARE = 4
+"""The same for a software device, whose integer products take a hundred times as long."""
 _TF32_RATE = 0.5
 """Ratio of a tf32 instruction's work to that of a half instruction that takes the same time."""
 _SAMPLES = 8
@@ -112,7 +114,8 @@ def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], dict[Unit, Benchmark]
     """Return copies of rising size, and a benchmark for each available unit."""
     wanted = _COPIED_BY_SOFTWARE if info.software else _COPIED
     copies = [_copy(min(size, info.max_allocation_bytes // 2)) for size in wanted]
-    groups = info.compute_units * _GROUPS_PER_UNIT
+    per_unit = _GROUPS_PER_UNIT_OF_SOFTWARE if info.software else _GROUPS_PER_UNIT
+    groups = info.compute_units * per_unit
     arithmetic = {
         Unit.FP32: _arithmetic("peak_fma", "F32", groups),
         Unit.INT8_DOT: _arithmetic("peak_dot", "I32", groups),
