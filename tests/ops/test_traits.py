@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from typing import NoReturn
 from unittest import mock
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from cases import TABLE
 from litegpu import GpuDelegate
 from litegpu.engine import partition
+from litegpu.errors import CompilationError, ModelError
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.base import Op, all_facts, all_ops, facts_of, has
 from litegpu.ops.common.traits import Trait
@@ -23,18 +26,22 @@ from paper_device import on_paper
 
 @pytest.fixture(scope="module")
 def nodes() -> list[tuple[Graph, Node]]:
-    """Return the nodes that the ops make of all cases, each with its graph."""
+    """Return the nodes that the ops make of all cases, each with its graph.
+
+    Nothing that comes after is of interest: no partition is compiled.
+    """
     found: list[Graph] = []
     normalize = partition.normalize
 
-    def noted(graph: Graph) -> Graph:
+    def noted(graph: Graph) -> NoReturn:
         found.append(normalize(graph))
-        return found[-1]
+        raise CompilationError("enough is known")
 
     with mock.patch.object(partition, "normalize", noted), on_paper():
         delegate = GpuDelegate(backend="opencl", inference_preference=0)
         for group in groups(TABLE):
-            runtime.interpreter(write(group).content, delegate, builtin_kernels=True)
+            with contextlib.suppress(ModelError):  # a graph with variables runs whole, or not
+                runtime.interpreter(write(group).content, delegate, builtin_kernels=True)
     return [(graph, node) for graph in found for node in graph.nodes]
 
 

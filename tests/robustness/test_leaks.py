@@ -32,12 +32,12 @@ PAGE = 4096
 
 INVOKES, INVOKE_TOLERANCE = 10_000, 512 * KIB
 """A leak of 53 bytes an invoke is found."""
-CYCLES, CYCLE_TOLERANCE = 200, 2048 * KIB
-"""A leak of 11 KiB an interpreter is found; the allocator's own noise is some 400 KiB."""
+CYCLES, CYCLE_TOLERANCE = 80, 880 * KIB
+"""A leak of 11 KiB an interpreter is found; the allocator's own noise is some 150 KiB."""
 RESIZES, RESIZE_TOLERANCE = 600, 6 * 1024 * KIB
 """A leak of 11 KiB a resize is found; PoCL's compiler adds up to 3 MiB, however many there are."""
-WARM_UP = 100
-"""Cycles until allocator and driver have grown their pools."""
+WARM_UP, WARM_UP_CYCLES = 100, 50
+"""Resizes, and interpreters, until allocator and driver have grown their pools."""
 
 
 def resident() -> int:
@@ -74,7 +74,7 @@ def over_invokes() -> int:
 
 def over_interpreters() -> int:
     live = bridge.live_kernels()
-    found = growth(cycle, CYCLES, warm_up=WARM_UP)
+    found = growth(cycle, CYCLES, warm_up=WARM_UP_CYCLES)
     assert bridge.live_kernels() == live
     return found
 
@@ -107,7 +107,7 @@ def over_leaking_invokes() -> int:
 def over_leaking_interpreters() -> int:
     alive: list[PartitionKernel] = []
     with mock.patch.object(PartitionKernel, "close", lambda self, *_: alive.append(self)):
-        return growth(cycle, CYCLES, warm_up=WARM_UP)
+        return growth(cycle, CYCLES, warm_up=WARM_UP_CYCLES)
 
 
 SCENARIOS: Mapping[str, Callable[[], int]] = {

@@ -83,12 +83,29 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Model:
-    """A written model with its cases; `reference` has what CPU kernels lack written apart."""
+    """A model with its cases; its bytes are written when they are wanted."""
 
-    content: bytes
-    reference: bytes
+    sheet: Sheet
+    cases: tuple[Case, ...]
     pieces: Mapping[str, Piece]
-    ops: frozenset[str]
+
+    @property
+    def ops(self) -> frozenset[str]:
+        """The operations of its nodes."""
+        return frozenset(self.sheet.ops)
+
+    @functools.cached_property
+    def content(self) -> bytes:
+        """The bytes of the model."""
+        return self.sheet.writer.build()
+
+    @functools.cached_property
+    def reference(self) -> bytes:
+        """The bytes of a model that has what CPU kernels lack written apart."""
+        sheet = Sheet(reference=True, scale=self.sheet.scale)
+        for case in self.cases:
+            sheet.add(case)
+        return sheet.writer.build()
 
 
 def groups(table: Mapping[str, Case]) -> list[tuple[Case, ...]]:
@@ -152,12 +169,8 @@ def problem_of(case: Case, outcome: Outcome, mode: Mode) -> str:
 @functools.lru_cache(maxsize=2)
 def write(cases: tuple[Case, ...], scale: Scale = UNSCALED) -> Model:
     """Write the model that some cases share."""
-    sheet, reference = Sheet(scale=scale), Sheet(reference=True, scale=scale)
-    pieces = {}
-    for case in cases:
-        pieces[case.name] = sheet.add(case)
-        reference.add(case)
-    return Model(sheet.writer.build(), reference.writer.build(), pieces, frozenset(sheet.ops))
+    sheet = Sheet(scale=scale)
+    return Model(sheet, cases, {case.name: sheet.add(case) for case in cases})
 
 
 @functools.lru_cache(maxsize=4)
