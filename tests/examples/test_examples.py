@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import forked
 from face_models import face_file
 from hand_models import gesture_file
 from litegpu import zoo
@@ -38,17 +39,9 @@ SMALL = "zoo:mobilenet_v1_0.25_128"
 
 def run(name: str, *arguments: object, folder: Path) -> str:
     """Run an example in a folder; return what it prints."""
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
+    command = [str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": python_path()}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment,
-        check=False,
-        timeout=200,
-    )
+    done = forked.run(command, folder, environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

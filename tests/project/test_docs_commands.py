@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from c_compiler import compiler
 from containers import bundle
 from eval_models import detector
@@ -121,11 +122,10 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
     PoCL, which needs a cache folder, has another one.
     """
-    command = [sys.executable, *arguments]
     environment = {k: text for k, text in os.environ.items() if not k.startswith("XDG_")}
     environment |= {"PYTHONPATH": str(SOURCE), "HOME": str(NO_HOME)}
     environment.setdefault("POCL_CACHE_DIR", tempfile.gettempdir())
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return forked.run(arguments, Path.cwd(), environment)
 
 
 def test_the_documents_show_commands() -> None:
