@@ -18,28 +18,60 @@ ALL = os.environ.get("LITEGPU_TEST_ALL", "") not in ("", "0")
 
 
 IN_TURN = {
+    "acceleration/test_accelerate": 2,
+    "backends/test_cuda_faults": 2,
+    "backends/test_opencl_run": 2,
+    "compiled_model/test_in_flight": 2,
+    "compiled_model/test_others_memory": 2,
+    "compiled_model/test_resizes": 2,
+    "engine/test_fallback": 2,
+    "examples/test_examples::test_notebook": 2,
+    "examples/test_examples::test_ray_batch": 3,
     "fuzzing/test_fuzz": 2,
-    "kernels/test_cuda_checks": 3,
-    "kernels/test_cuda_compile": 3,
-    "kernels/test_cuda_emulated": 3,
-    "kernels/test_half_range": 2,
-    "kernels/test_inverted": 2,
-    "kernels/test_inverted_split": 3,
-    "kernels/test_kernel_variants": 2,
-    "kernels/test_magnitudes": 2,
-    "kernels/test_pooled_conv": 2,
-    "kernels/test_separable": 3,
-    "kernels/test_separable_stream": 3,
-    "project/test_docs_commands": 2,
+    "fuzzing/test_random_networks": 2,
+    "kernels/test_attention_flash": 2,
+    "kernels/test_attention_mma": 2,
+    "kernels/test_conv_narrow": 3,
+    "kernels/test_conv_patch": 2,
+    "kernels/test_cuda_checks": 5,
+    "kernels/test_cuda_compile": 5,
+    "kernels/test_cuda_emulated": 5,
+    "kernels/test_examples": 2,
+    "kernels/test_half_range": 3,
+    "kernels/test_inverted": 3,
+    "kernels/test_inverted_split": 5,
+    "kernels/test_kernel_variants": 3,
+    "kernels/test_limits": 2,
+    "kernels/test_magnitudes": 3,
+    "kernels/test_neighbours": 2,
+    "kernels/test_pooled_conv": 3,
+    "kernels/test_separable": 5,
+    "kernels/test_separable_stream": 5,
+    "kernels/test_stored_sums": 2,
+    "kernels/test_transpose_conv": 3,
+    "language_model/test_devices": 2,
+    "language_model/test_local_attention": 2,
+    "models/test_zoo_models": 2,
+    "ops/test_while_loop": 2,
+    "project/test_docs_commands": 3,
     "robustness/test_endings": 2,
+    "robustness/test_faults": 2,
+    "robustness/test_fork": 2,
     "robustness/test_leaks": 2,
-    "robustness/test_signals": 2,
+    "robustness/test_loss": 2,
+    "robustness/test_signals": 3,
+    "robustness/test_threads": 2,
+    "runtime_abi/test_bridge_faults": 2,
+    "tools/engines/test_decoding": 2,
     "tools/engines/test_ray_engine": 2,
+    "tools/test_batch_lives": 2,
+    "tools/test_picture_evaluation::test_a_ray_cluster": 3,
+    "tools/test_sweep": 2,
 }
-"""Of the tests of these modules, one of so many runs at a commit.
+"""Of the tests of these modules, or of one of their functions, one of so many runs at a commit.
 
 A module that also takes `share` of its cases by commit has a number without a common divisor with
-the number of shares: otherwise some cases would never run. No module here has tests of real models:
+the number of shares: otherwise some cases would never run. No test here is one of a real model:
 scripts/check_real_models.py wants all of these to run.
 """
 
@@ -60,8 +92,9 @@ def of_commit(count: int) -> int:
 
 def waits(test: str) -> bool:
     """Whether a test, named as pytest names it, is left out at the checked-out commit."""
-    module = test.partition(".py::")[0].removeprefix("tests/")
-    count = 1 if ALL else IN_TURN.get(module, 1)
+    module, _, name = test.removeprefix("tests/").partition(".py::")
+    own = IN_TURN.get(f"{module}::{name.partition('[')[0]}", 1)
+    count = 1 if ALL else IN_TURN.get(module, own)
     return turn(test, count) != of_commit(count)
 
 
