@@ -203,7 +203,7 @@ def test_a_whole_graph_is_left_to_the_cpu_where_it_would_be_clearly_slower(backe
         return not slower
 
     with on_paper(PaperDevice(replace(DEVICE, backend=backend))):
-        found = [is_delegated(units) for units in range(64, 3072, 192)]
+        found = [is_delegated(units) for units in range(64, 3072, 384)]
     assert found == sorted(found)
     assert {*found} == {False, True}
 

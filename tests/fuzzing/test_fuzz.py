@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import small_models
+import turns
 from fuzzing.damage import damage, structure
 from fuzzing.mutations import (
     MUTATIONS,
@@ -37,7 +38,10 @@ MUTANTS_PER_FAMILY = 2
 
 
 def few_of_each_family() -> list[tuple[str, int]]:
-    """Return mutants of each family of cases, from models that lie apart in the table."""
+    """Return mutants of families of cases, from models that lie apart in the table.
+
+    Of all families a third; the commit decides which.
+    """
     families: dict[str, list[str]] = {}
     for name in SEEDS:
         families.setdefault(name.partition("-")[0], []).append(name)
@@ -45,6 +49,7 @@ def few_of_each_family() -> list[tuple[str, int]]:
         (names[len(names) * part // MUTANTS_PER_FAMILY], number + 1)
         for number, names in enumerate(families.values())
         for part in range(MUTANTS_PER_FAMILY)
+        if turns.ALL or number % 3 == turns.of_commit(3)
     ]
 
 
@@ -58,8 +63,8 @@ def test_damaged_models_run_as_on_the_cpu_or_are_refused() -> None:
         oracle.close()
     assert not oracle.tally.findings, "\n".join(map(str, oracle.tally.findings))
     # Otherwise nothing of the above has been seen.
-    assert oracle.tally.outcomes["same, on the device"] > 20, oracle.tally.outcomes
-    assert oracle.tally.outcomes["refused"] > 10, oracle.tally.outcomes
+    assert oracle.tally.outcomes["same, on the device"] > 6, oracle.tally.outcomes
+    assert oracle.tally.outcomes["refused"] > 3, oracle.tally.outcomes
 
 
 @pytest.mark.parametrize("change", dict.fromkeys(MUTATIONS), ids=lambda change: change.__name__)

@@ -68,7 +68,7 @@ def measured(names: str, backend: str) -> Mapping[str, Mapping[str, Any]]:
 def test_small_files_that_ask_for_much() -> None:
     names = [*LEFT_TO_THE_CPU, *ON_THE_DEVICE]
     if not turns.ALL:
-        names = [name for name in names if turns.turn(name, 2) == turns.of_commit(2)]
+        names = [name for name in names if turns.turn(name, 3) == turns.of_commit(3)]
     plain, found = (measured(",".join(names), backend) for backend in ("", "opencl"))
     assert list(found) == names
     for name, each in found.items():

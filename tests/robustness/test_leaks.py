@@ -21,7 +21,8 @@ from every_backend import on_every_backend
 from litegpu import GpuDelegate
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import bridge
-from small_models import CPU_ONLY, chain, fully_convolutional, interpreter, random, run
+from litegpu.zoo.writer import ModelWriter
+from small_models import CPU_ONLY, chain, convolution, interpreter, random, run
 
 STATM = Path("/proc/self/statm")
 pytestmark = pytest.mark.skipif(
@@ -80,7 +81,9 @@ def over_interpreters() -> int:
 
 
 def over_resizes() -> int:
-    target = interpreter(fully_convolutional((1, 4, 4, 3)), GpuDelegate())
+    writer = ModelWriter()
+    writer.output(convolution(writer, writer.input((1, 4, 4, 3)), 5))  # each resize compiles it
+    target = interpreter(writer.build(), GpuDelegate())
     sizes = [1, 2]
 
     def resize() -> None:
