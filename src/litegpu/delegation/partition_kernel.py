@@ -18,6 +18,7 @@ from litegpu.cache.improving import wait_for
 from litegpu.cache.partitions import PartitionRequest, find_or_compile
 from litegpu.cache.store import CacheFolder
 from litegpu.delegation.cost_model import Estimate
+from litegpu.delegation.cpu_fallback import CpuFallback
 from litegpu.delegation.report import Partition
 from litegpu.delegation.variables import Variables
 from litegpu.engine.choices import Tuning
@@ -41,10 +42,10 @@ from litegpu.ops.variables import CALL_ONCE, Name, with_variables
 from litegpu.progress import OnProgress
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.cpu_nodes import CpuNodes
-from litegpu.runtime_abi.enums import DTYPES, AllocationType
+from litegpu.runtime_abi.enums import DTYPES
 from litegpu.runtime_abi.reader import tensor_at
 from litegpu.runtime_abi.zero_copy import ZeroCopyBinding
-from litegpu.wording import counted, shown_names
+from litegpu.wording import shown_names
 
 _log = logging.getLogger("litegpu")
 
@@ -124,11 +125,7 @@ class PartitionKernel:
         self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
         self._states: list[tuple[ctypes.c_void_p, int]] = []
-        self._cpu = cpu
-        self.on_cpu = ""
-        """Why the CPU runs the partition for the current shapes; empty if the GPU runs it."""
-        self._dynamic = set[int]()
-        """Outputs whose shapes are known only during a run, and whose memory is not planned."""
+        self._fallback = CpuFallback(cpu)
 
     def _tuner_of(self, device: Device) -> Tuner:
         return Tuner(device.info, self._cache.kernels if self._cache else None, self._tuning)
@@ -205,81 +202,31 @@ class PartitionKernel:
         """
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in self._sources()}
-        self.on_cpu = ""
+        self._fallback.reason = ""
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
             try:
                 self.graph = _supported(with_shapes(self.graph, shapes.items()), self._policy)
             except ModelError as error:
-                if self._cpu is None:
-                    raise
-                return self._shape_on_cpu(context, self._cpu, error)
+                return self._fallback.shape(context, self.graph, error)
         for v in self.graph.outputs:
-            self._resize(context, v, self.graph.values[v].shape)
+            self._fallback.resize(context, v, self.graph.values[v].shape)
+
+    @property
+    def on_cpu(self) -> str:
+        """Why the CPU runs the partition for the current shapes; empty if the GPU runs it."""
+        return self._fallback.reason
 
     def _sources(self) -> list[int]:
         """Return the tensors that are computed outside of the partition."""
         return [v for v in sources(self.graph) if v not in self._names]
 
-    def _shape_on_cpu(self, context: int, cpu: CpuNodes, error: ModelError) -> None:
-        """Make the CPU run the partition, for shapes that the GPU does not support.
-
-        Raises `error`, which states the GPU's limitation, if the CPU cannot run the partition
-        either.
-        """
-        try:
-            found = cpu.prepare(sources(self.graph), self.graph.outputs)
-        except ModelError as refused:
-            raise error from refused
-        if found is not None:
-            for v, shape in zip(self.graph.outputs, found, strict=True):
-                self._resize(context, v, shape)
-        else:
-            for v in self.graph.outputs:
-                tensor = tensor_at(structs.TfLiteContext.from_address(context).tensors or 0, v)
-                if tensor.allocation_type != AllocationType.DYNAMIC:
-                    tensor.data, tensor.allocation_type = None, AllocationType.DYNAMIC
-                    self._dynamic.add(v)
-        self.on_cpu = str(error)
-        _log.info("The CPU runs %s: %s", counted(len(self.graph.nodes), "node"), error)
-
-    def _resize(self, context: int, v: int, shape: tuple[int, ...]) -> None:
-        """Set the shape of an output whose memory the runtime plans."""
-        tensors = structs.TfLiteContext.from_address(context).tensors or 0
-        if v in self._dynamic:
-            tensor = tensor_at(tensors, v)
-            structs.free_array(tensor.data)
-            tensor.data, tensor.allocation_type = None, AllocationType.ARENA_RW
-            self._dynamic.discard(v)
-        if bridge.tensor_shape(tensors, v) != shape:
-            bridge.resize_tensor(context, v, shape)
-
-    def _invoke_on_cpu(self, context: int, cpu: CpuNodes) -> None:
-        """Run the nodes with the runtime's kernels. Raises ModelError if a kernel rejects input."""
+    def _check_unbound(self) -> None:
+        """Raise BindingError if buffers are bound, which the CPU neither reads nor writes."""
         if self._buffers:
             raise BindingError(
                 "The CPU runs these nodes for the present shapes, and reads and writes no bound "
                 f"buffers. {self.on_cpu} Bind None."
             )
-        outputs = self.graph.outputs
-        tensors = structs.TfLiteContext.from_address(context).tensors or 0
-        if not self._dynamic and not any(tensor_at(tensors, v).bytes for v in outputs):
-            return  # nothing to compute
-        cpu.invoke(sources(self.graph))
-        for v in outputs:
-            shape, address, size = cpu.result(v)
-            if bridge.tensor_shape(tensors, v) != shape or v in self._dynamic:
-                bridge.resize_tensor(context, v, shape)
-            if (tensor := tensor_at(tensors, v)).bytes != size:
-                raise InterpreterError(
-                    f"Tensor {v} has {tensor.bytes} bytes in the interpreter, and the CPU's "
-                    f"kernels compute {size}. Use no delegate."
-                )
-            if size:
-                ctypes.memmove(tensor.data or 0, address, size)
-            elif v in self._dynamic:
-                # The runtime's Python API accepts an empty tensor only if it has no memory.
-                structs.free_array(tensor.data)
-                tensor.data = None
 
     def prepare(self, context: int) -> None:
         """Recompile if shapes have changed, and set the shapes of the outputs.
@@ -361,8 +308,9 @@ class PartitionKernel:
             ) from error
 
     def _invoke(self, context: int) -> None:
-        if self.on_cpu and self._cpu is not None:
-            return self._invoke_on_cpu(context, self._cpu)
+        if self.on_cpu:
+            self._check_unbound()
+            return self._fallback.invoke(context, self.graph)
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
             self._check_sizes(tensors)
@@ -627,8 +575,7 @@ class PartitionKernel:
         self.home = 0  # the interpreter may be deleted now
         self._zero_copy.unbind(context)
         self.compiled.close()
-        if self._cpu is not None:
-            self._cpu.close()
+        self._fallback.close()
 
 
 def data_field(tensors: int, v: int) -> ctypes.c_void_p:
