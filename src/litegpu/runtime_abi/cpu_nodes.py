@@ -79,13 +79,12 @@ class CpuNodes:
                 self._state(v, values[v])
         for v in node.outputs:
             self._make_own(v, values[v].shape)
-        # Error texts of the kernels would become part of the runtime's next error.
-        report = structs.TfLiteContext.ReportError.offset  # type: ignore[attr-defined]
-        ctypes.c_void_p.from_buffer(self._copy, report).value = structs.UNHEARD
-        try:
-            self._prepare(kernel)
-        except ModelError:
-            return None
+        # Kernels report errors to the copy, and the functions that they call to the original.
+        with structs.unheard(ctypes.addressof(self._copy)), structs.unheard(self._context):
+            try:
+                self._prepare(kernel)
+            except ModelError:
+                return None
         return [None if self._is_dynamic(v) else self._shape(v) for v in node.outputs]
 
     def _state(self, v: int, value: Value) -> None:

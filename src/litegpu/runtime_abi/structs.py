@@ -7,6 +7,7 @@ exist since tflite-runtime 2.14. `TfLiteRegistration` has later fields, see its 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import inspect
@@ -342,3 +343,17 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 _silent = REPORT_ERROR(lambda _context, _text: None)
 UNHEARD: int = ctypes.cast(_silent, c_void_p).value or 0
 """The address of an error reporter that discards all texts."""
+
+
+@contextlib.contextmanager
+def unheard(context: int) -> Iterator[None]:
+    """Discard errors that the runtime reports for the `TfLiteContext` at address `context`.
+
+    Their texts would be printed, or become part of the next error.
+    """
+    report = c_void_p.from_address(context + TfLiteContext.ReportError.offset)  # type: ignore[attr-defined]
+    reporter, report.value = report.value, UNHEARD
+    try:
+        yield
+    finally:
+        report.value = reporter

@@ -14,7 +14,7 @@ from litegpu.graph import ABSENT, Graph, Node
 from litegpu.runtime_abi import reader
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.file import ModelFile, ModelSource
-from litegpu.runtime_abi.structs import UNHEARD, TfLiteContext
+from litegpu.runtime_abi.structs import TfLiteContext, unheard
 
 _CALLS: Mapping[str, tuple[str, ...]] = {
     "CALL_ONCE": ("init_subgraph_index",),
@@ -381,16 +381,11 @@ def _called(node: Node) -> tuple[int, ...]:
 def acquired(context: int, number: int) -> Iterator[int]:
     """Make another graph of the model readable; yield its context, 0 for a missing graph.
 
-    For a missing graph, the runtime reports an error, whose text would become part of the next
-    error.
+    For a missing graph, the runtime reports an error, which is discarded.
     """
     struct, found = TfLiteContext.from_address(context), ctypes.c_void_p()
-    report = ctypes.c_void_p.from_address(context + _REPORT_ERROR)
-    reporter, report.value = report.value, UNHEARD
-    try:
+    with unheard(context):
         status = struct.AcquireSubgraphContext(context, number, ctypes.byref(found))
-    finally:
-        report.value = reporter
     if status or not found.value:
         yield 0
         return
@@ -398,6 +393,3 @@ def acquired(context: int, number: int) -> Iterator[int]:
         yield found.value
     finally:
         struct.ReleaseSubgraphContext(context, number)
-
-
-_REPORT_ERROR = TfLiteContext.ReportError.offset  # type: ignore[attr-defined]
