@@ -62,13 +62,13 @@ def takers_of(group: int) -> list[DeviceInfo]:
 def cases_of(group: int, device: DeviceInfo) -> tuple[Case, ...]:
     """Return the cases of a group that a device runs: the two that share it deal them out.
 
-    Of the share of each, one sixth runs; the commit decides which.
+    Of the share of each, one eighth runs; the commit decides which.
     """
     if turns.ALL or not device.software:
         return GROUPS[group]
     takers = takers_of(group)
     mine = turns.share(GROUPS[group], takers.index(device), len(takers))
-    return turns.share(mine, turns.of_commit(6), 6)
+    return turns.share(mine, turns.of_commit(8), 8)
 
 
 def is_first_half(group: int) -> bool:
