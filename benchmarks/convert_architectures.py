@@ -1,11 +1,11 @@
 """Converts PyTorch architectures with litert-torch, Keras ones with TensorFlow, and tries each.
 
 Every architecture (architectures.py, picture_architectures.py, sequence_architectures.py,
-keras_architectures.py, keras_layers.py) has random weights and few, small layers, so that it has
-the operations of its kind and converts in seconds. Keras models are converted in float, with
-float16 weights, with dynamic ranges, and quantized as int8 and as int16 with int8 weights. Each
-architecture is converted and tested in separate processes: if a process crashes, the row has the
-reason.
+further_architectures.py, keras_architectures.py, keras_layers.py) has random weights and few, small
+layers, so that it has the operations of its kind and converts in seconds. Keras models are
+converted in float, with float16 weights, with dynamic ranges, and quantized as int8 and as int16
+with int8 weights. Each architecture is converted and tested in separate processes: if a process
+crashes, the row has the reason.
 
 The table has, for each architecture, how many of its nodes run on the GPU and in how many
 partitions and kernels, the relative L2 error against the CPU's built-in kernels at fp32 and at fp16
@@ -55,6 +55,7 @@ import numpy as np
 import keras_architectures
 import machine
 from architectures import ARCHITECTURES
+from further_architectures import FURTHER_ARCHITECTURES
 from keras_architectures import KERAS_ARCHITECTURES
 from litegpu import GpuDelegate
 from litegpu.delegation.report import without_tensors
@@ -64,7 +65,12 @@ from picture_architectures import PICTURE_ARCHITECTURES
 from rivals import progress
 from sequence_architectures import SEQUENCE_ARCHITECTURES
 
-TORCH_ARCHITECTURES = {**ARCHITECTURES, **PICTURE_ARCHITECTURES, **SEQUENCE_ARCHITECTURES}
+TORCH_ARCHITECTURES = {
+    **ARCHITECTURES,
+    **PICTURE_ARCHITECTURES,
+    **SEQUENCE_ARCHITECTURES,
+    **FURTHER_ARCHITECTURES,
+}
 """A builder for each architecture of PyTorch."""
 
 _COLUMNS = (

@@ -51,10 +51,19 @@ def _application(name: str, size: int, **options: Any) -> Callable[[], Model]:
         shape = (size, size, 3)
         settings = {"weights": None, "classes": 10, "input_shape": shape, **options}
         inner = getattr(keras.applications, name)(**settings)
+        _measure_statistics(inner, np.random.default_rng(2).standard_normal((2, *shape)))
         x = keras.Input(shape, batch_size=1)
         return keras.Model(x, inner(x)), (_floats(*shape),)
 
     return whole
+
+
+def _measure_statistics(model: Any, pictures: Any) -> None:
+    """Set the statistics of batch normalizations, so that activations do not vanish in depth."""
+    for layer in model.layers:
+        if hasattr(layer, "moving_mean"):
+            layer.momentum = 0.0
+    model(pictures.astype(np.float32), training=True)
 
 
 def _words(build: Callable[[Any, Any], Any], length: int = 12) -> Callable[[], Model]:
@@ -182,6 +191,13 @@ BUILDERS: Mapping[str, Callable[[], Model]] = {
     "densenet": _application("DenseNet121", 64),
     "xception": _application("Xception", 96),
     "inception_resnet": _application("InceptionResNetV2", 96),
+    "inception_v3": _application("InceptionV3", 96),
+    "mobilenet": _application("MobileNet", 64, alpha=0.25),
+    "mobilenet_v2": _application("MobileNetV2", 64, alpha=0.35),
+    "efficientnet": _application("EfficientNetB0", 64),
+    "resnet": _application("ResNet50", 64),
+    "resnet_v2": _application("ResNet50V2", 64),
+    "vgg": _application("VGG16", 64),
     "squeeze_excite": _chain(_squeeze, 32, 24, 3),
     "u_net": _chain(_u_net, 16, 24, 3),
     "separable": _chain(_separable, 17, 15, 8),

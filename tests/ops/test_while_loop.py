@@ -380,17 +380,23 @@ def test_a_body_that_the_cpu_must_run() -> None:
     assert found == f"Node 1 of its body ({CPU_ONLY}): {WHY_ON_CPU}"
 
 
-def test_a_sequence_that_grows() -> None:
+@pytest.mark.parametrize("passes", [0, 1, 3])
+def test_a_sequence_that_grows(passes: int) -> None:
     writer = ModelWriter()
     x = writer.input((2, 3))
 
-    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
-        grown = inner.op("CONCATENATION", [values[1], values[1]], [(-1, 3)])
-        return [counted(inner, values[0]), grown]
+    def x_of(inner: ModelWriter) -> TensorRef:
+        return inner.constant(noise(1, 3))
 
-    writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 1)[1])
-    found = reason(both(writer.build(), [noise(2, 3)]))
-    assert found == "The shape of a carried tensor changes from [2, 3] to [4, 3]."
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        grown = inner.op("CONCATENATION", [values[1], x_of(inner)], [(-1, 3)])
+        return [counted(inner, values[0]), inner.op("NEG", [grown], [(-1, 3)])]
+
+    last = loop(writer, (writer.constant(0, np.int32), x), body, passes)[1]
+    factor = writer.constant(np.float32(2.0))
+    writer.output(last, writer.op("MUL", [last, factor], [(2 + passes, 3)]))
+    report = both(writer.build(), [noise(2, 3)])
+    assert report.whole_graph, report.rejected
 
 
 def test_a_constant_that_others_read() -> None:
@@ -465,6 +471,28 @@ def test_bodies_that_are_not_unrolled(wanted: str) -> None:
     graph = replace(graph, values={**graph.values, **zero})
     assert check_support(graph).reasons == {0: wanted}
     assert work_of(graph, node).launches == 1
+
+
+@pytest.mark.parametrize(("axis", "whole", "inputs"), [(0, (4, 3), [2]), (1, (2, 6), [1, 2])])
+def test_a_sequence_that_begins_without_elements(
+    axis: int, whole: tuple[int, ...], inputs: list[int]
+) -> None:
+    """Files may store such a constant so that the runtime recognizes it."""
+    rows, nothing = value(8, (2, 3)), (0, 3) if axis == 0 else (2, 0)
+    grown = Node(1, "CONCATENATION", 1, (3, 8), (9,), {"axis": axis, "activation": "none"})
+    changed = {3: value(3, nothing), 8: rows, 9: value(9, (2, 3))}
+    inner = replace(body(changed, grown), inputs=(0, 3, 8), outputs=(2, 9, 8))
+    condition = replace(CONDITION, values={**CONDITION.values, 8: rows}, inputs=(0, 3, 8))
+    node = Node(0, "WHILE", 1, (7, 3, 8), (4, 5, 6), graphs=(condition, inner))
+    start = replace(COUNTER, id=7, data=np.array(0, np.int32))
+    empty = value(3, nothing, data=np.zeros(nothing, np.float32))
+    results = {4: replace(COUNTER, id=4), 5: value(5, whole), 6: value(6, (2, 3))}
+    graph = Graph({7: start, 3: empty, 8: rows, **results}, (node,), (8,), (5,))
+    assert check_support(graph).reasons == {}
+    unrolled = while_loop.inline_graphs(graph)
+    assert unrolled.values[5].shape == whole
+    joins = [each for each in unrolled.nodes if each.op == "CONCATENATION"]
+    assert [len(each.inputs) for each in joins] == inputs
 
 
 def test_a_condition_that_is_no_single_truth_value() -> None:

@@ -66,14 +66,15 @@ def activation(node: Node) -> str:
 def shapes(graph: Graph, node: Node, may_be_empty: Collection[int] = ()) -> str:
     """Require tensors of at most `MAX_RANK` axes and of a supported number of elements.
 
-    `may_be_empty` contains the positions of inputs that may be constants without elements.
+    `may_be_empty` contains the positions of inputs that may be constants without elements. All
+    constants may be empty that a node passes to graphs, whose nodes are checked.
     """
     for position, v in enumerate((*node.inputs, *node.outputs)):
-        if v == ABSENT or (
-            position in may_be_empty
-            and graph.values[v].shape == (0,)
-            and graph.values[v].is_constant
-        ):
+        if v == ABSENT:
+            continue
+        value = graph.values[v]
+        allowed = bool(node.graphs) or (position in may_be_empty and value.shape == (0,))
+        if allowed and value.is_constant and not value.elements:
             continue
         if reason := size(v, graph.values[v].shape):
             return reason
