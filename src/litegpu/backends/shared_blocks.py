@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from litegpu.backends.buffers import Buffer, Bytes
 from litegpu.backends.constant_blocks import ConstantBlock
 
-_READERS = max(4, (os.cpu_count() or 1) // 2)
+_READERS = min(max(4, (os.cpu_count() or 1) // 2), 8)
 """Number of threads that read blocks, and of blocks that are read before they are uploaded."""
 
 
