@@ -16,6 +16,7 @@ from comparing import mismatch
 from every_backend import first_devices, open_device
 from litegpu import DeviceMemoryError
 from litegpu.backends.base import Device
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.program import BufferRange, Launch, Program
@@ -140,3 +141,11 @@ def test_what_is_too_large_is_named(facts: dict[str, Any], what: str) -> None:
     wanted = f"The partition needs {what}, but device '{DEVICE.name}' .none. allows {limit}\\."
     with pytest.raises(DeviceMemoryError, match=wanted):
         check_sizes(program, dataclasses.replace(DEVICE, **facts))
+
+
+def test_each_large_constant_may_have_the_largest_buffer() -> None:
+    block = ConstantBlock(4096, lambda: np.zeros(4096, np.uint8))
+    program = Program((), (), 64, np.zeros(64, np.uint8), (), (), blocks=(block, block))
+    check_sizes(program, dataclasses.replace(DEVICE, max_allocation_bytes=4096))
+    with pytest.raises(DeviceMemoryError, match="needs 4096 bytes for weights in one buffer"):
+        check_sizes(program, dataclasses.replace(DEVICE, max_allocation_bytes=4095))
