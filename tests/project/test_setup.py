@@ -36,7 +36,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"""#!/bin/sh
 echo "$*" >>{tmp_path}/calls
 case "$*" in
-*"--clear .venv") mkdir -p .venv/bin && cp {python} .venv/bin/python ;;
+*"--clear .venv") rm -rf .venv && mkdir -p .venv/bin && cp {python} .venv/bin/python ;;
+esac
+case "$*" in
+"-m venv --clear .venv" | *ensurepip) touch .venv/pip ;;
+"-c import pip") test -e .venv/pip ;;
+"-c import pip,"*) test -e {tmp_path}/has-pip ;;
 *sys.prefix*) echo a Python ;;
 esac
 """,
@@ -52,14 +57,14 @@ esac
     return tmp_path
 
 
-def installed(checkout: Path, *arguments: str) -> list[str]:
-    """Run setup; return what it let venv and pip do."""
+def installed(checkout: Path, *arguments: str, whole: bool = False) -> list[str]:
+    """Run setup; return what it let venv and pip do, by the last word or as `whole` lines."""
     calls = checkout / "calls"
     calls.write_text("", encoding="utf-8")
     done = run_setup(checkout, *arguments)
     assert done.returncode == 0, done.stderr
     lines = calls.read_text(encoding="utf-8").splitlines()
-    return [line.split()[-1] for line in lines if line.startswith("-m ")]
+    return [line if whole else line.split()[-1] for line in lines if line.startswith("-m ")]
 
 
 def test_an_unknown_stage_is_an_error() -> None:
@@ -76,6 +81,16 @@ def test_a_later_run_installs_nothing_and_the_tests_add_to_the_demo(checkout: Pa
     assert installed(checkout) == [".[dev]"]
     assert installed(checkout) == []
     assert installed(checkout, "demo") == []
+
+
+def test_a_demo_has_no_pip_where_that_of_python_installs_for_it(checkout: Path) -> None:
+    (checkout / "has-pip").touch()
+    venv, pip = installed(checkout, "demo", whole=True)
+    assert venv == "-m venv --without-pip --clear .venv"
+    assert pip.startswith("-m pip --python .venv/bin/python install ")
+    ensure, pip = installed(checkout, whole=True)
+    assert ensure == "-m ensurepip"
+    assert pip.startswith("-m pip install ") and pip.endswith(" .[dev]")
 
 
 def test_changed_requirements_and_a_damaged_environment_are_installed_again(checkout: Path) -> None:
