@@ -12,6 +12,10 @@ SMOKE := graph codegen/test_epilogue_texts.py engine/test_layout.py engine/test_
   runtime_abi/test_bridge.py delegation/test_report.py delegation/test_delegate_state.py \
   cache/test_codec.py cache/test_source.py compiled_model/test_compiled_model.py \
   zoo/test_writer.py tools/test_cli.py project/test_structure.py
+# Software devices compile in one thread, which takes most of a demo's time: another process compiles
+# the demo's second model meanwhile.
+COMPILE_SECOND := $(BIN)/litegpu cache --warm=deeplabv3_257_mv_gpu >/dev/null 2>&1 & \
+  trap "kill $$! 2>/dev/null" EXIT INT;
 export PYTHON
 LITEGPU_MODELS ?= $(abspath $(wildcard ../shared/models))
 export LITEGPU_MODELS
@@ -63,7 +67,7 @@ format: setup
 
 demo:
 	@sh scripts/setup demo
-	@$(BIN)/litegpu demo $(DEMO_ARGS)
+	@$(if $(DEMO_ARGS),,$(COMPILE_SECOND))$(BIN)/litegpu demo $(DEMO_ARGS)
 
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from litegpu.tools import demo
 from places import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("sh") is None, reason="needs a POSIX shell")
@@ -91,6 +92,11 @@ def test_a_demo_has_no_pip_where_that_of_python_installs_for_it(checkout: Path) 
     ensure, pip = installed(checkout, whole=True)
     assert ensure == "-m ensurepip"
     assert pip.startswith("-m pip install ") and pip.endswith(" .[dev]")
+
+
+def test_make_compiles_the_second_model_of_the_demo_meanwhile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"litegpu cache --warm={demo.SEGMENTER} " in makefile
 
 
 def test_changed_requirements_and_a_damaged_environment_are_installed_again(checkout: Path) -> None:
