@@ -13,7 +13,8 @@ partitions and kernels, the relative L2 error against the CPU's built-in kernels
 nodes stay on the CPU. All supported nodes are delegated, even if that does not save time. A run
 replaces only the rows of the architectures that it tests; the last columns are the backend and the
 commit of a row. A creation takes longer if the machine does other work, as it did for most rows of
-docs/converted_models.md.
+docs/converted_models.md. The rows since 9e371217639a are of kernels that PoCL did not optimize
+(POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable).
 
 Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
 
