@@ -234,11 +234,11 @@ def _likeness(word: str, choice: str) -> float:
     end = choice[-length:] if length >= _SHORTEST_END else ""
     part = max(difflib.SequenceMatcher(None, word, each).ratio() for each in (beginning, end))
     return max(
-        whole if whole >= _LEAST_WHOLE else 0.0,
-        part * _PART_COUNTS if part >= _LEAST_PART else 0.0,
+        whole if whole >= _MIN_WHOLE else 0.0,
+        part * _PART_COUNTS if part >= _MIN_PART else 0.0,
     )
 
 
-_LEAST_WHOLE, _LEAST_PART = 0.6, 0.8
+_MIN_WHOLE, _MIN_PART = 0.6, 0.8
 _SHORTEST_BEGINNING, _SHORTEST_END = 5, 3
 _PART_COUNTS = 0.95

@@ -316,5 +316,5 @@ def test_a_file_that_was_lengthened_takes_no_memory(
 
 def test_no_file_is_larger_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, _ = stored(tmp_path)
-    monkeypatch.setattr(store_module, "_MOST_BYTES", 100)
+    monkeypatch.setattr(store_module, "_MAX_BYTES", 100)
     assert loaded(store) is None

@@ -16,7 +16,7 @@ from every_backend import needs_device, present
 from litegpu import CompiledModel, CompiledModelError, TensorBuffer
 from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
-from litegpu.compiled_model.cached_runs import MOST_RUNS, CachedRuns, key_of
+from litegpu.compiled_model.cached_runs import MAX_RUNS, CachedRuns, key_of
 from litegpu.errors import BindingError
 from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import SimulatedDriver
@@ -390,13 +390,13 @@ def test_many_buffers_in_turns_are_prepared_once() -> None:
 
 def test_the_run_that_was_not_used_for_the_longest_time_is_dropped() -> None:
     runs, buffers = CachedRuns[int](), [TensorBuffer.of(X.copy())]
-    keys = [key_of(index, buffers, [], None) for index in range(MOST_RUNS + 1)]
+    keys = [key_of(index, buffers, [], None) for index in range(MAX_RUNS + 1)]
     for number, key in enumerate(keys[:-1]):
         runs.add(key, number, buffers)
     assert runs.find(keys[0]) == 0
-    runs.add(keys[-1], MOST_RUNS, buffers)
-    assert [runs.find(key) for key in (keys[0], keys[1], keys[-1])] == [0, None, MOST_RUNS]
-    assert len(runs) == MOST_RUNS
+    runs.add(keys[-1], MAX_RUNS, buffers)
+    assert [runs.find(key) for key in (keys[0], keys[1], keys[-1])] == [0, None, MAX_RUNS]
+    assert len(runs) == MAX_RUNS
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -77,7 +77,7 @@ def test_the_plan_depends_on_nothing_else(usages: list[Usage]) -> None:
 @given(usages=usage_lists(), alignment=st.sampled_from([1, 16, 128]))
 @property_test
 def test_without_a_search_live_values_never_overlap(usages: list[Usage], alignment: int) -> None:
-    with mock.patch.object(memory, "_MOST_SEARCHED", 0):
+    with mock.patch.object(memory, "_MAX_SEARCHED", 0):
         plan = plan_shared(usages, alignment)
     check(usages, plan, alignment)
     assert plan.size <= plan_separate(usages, alignment).size

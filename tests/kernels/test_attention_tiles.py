@@ -36,7 +36,7 @@ def tiled() -> Iterator[None]:
     """Let every attention that can use tiles use them."""
     with (
         mock.patch.object(DeviceTarget, "fast_local_memory", property(lambda _: True)),
-        mock.patch.multiple(attention, _FEWEST_KEYS=1, _FEWEST_QUERIES=1),
+        mock.patch.multiple(attention, _MIN_KEYS=1, _MIN_QUERIES=1),
     ):
         yield
 

@@ -46,7 +46,7 @@ def tiled() -> Iterator[None]:
     """Let every convolution that can use tiles use them."""
     with (
         mock.patch.object(DeviceTarget, "fast_local_memory", property(lambda _: True)),
-        mock.patch.object(conv, "_LARGEST_RATIO", math.inf),
+        mock.patch.object(conv, "_MAX_RATIO", math.inf),
     ):
         yield
 
@@ -119,7 +119,7 @@ def test_sums_of_one_slice_are_those_of_items_alone() -> None:
     alone = run((case,), device, mode)[case.name]
     with (
         mock.patch.object(DeviceTarget, "fast_local_memory", property(lambda _: True)),
-        mock.patch.object(conv, "_LARGEST_RATIO", math.inf),
+        mock.patch.object(conv, "_MAX_RATIO", math.inf),
         mock.patch.object(conv, "tiles", lambda *_: [Tile(4, 2, 8, 8)]),
     ):
         together = run((case,), device, mode)[case.name]

@@ -234,8 +234,8 @@ def test_portable_tiles(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_tiles_in_local_memory(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv, "_LARGEST_RATIO", math.inf)
-    monkeypatch.setattr(portable_attention, "_FEWEST_KEYS", 1)
+    monkeypatch.setattr(conv, "_MAX_RATIO", math.inf)
+    monkeypatch.setattr(portable_attention, "_MIN_KEYS", 1)
     case = Conv(image=(1, 7, 6, 20), filters=36, kernel=(3, 2))
     other = Attention(batch=2, heads=3, queries=20, keys=33, depth=12, across=True)
     with forced(number):

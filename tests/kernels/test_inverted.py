@@ -39,7 +39,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small blocks be one kernel, too, and this one."""
-    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+    for name in ("_FILLED", "_MIN_PIXELS", "_MIN_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     monkeypatch.setattr(inverted, "_MARGIN", 0.0)
     monkeypatch.setattr(inverted_split, "_MARGIN", math.inf)

@@ -77,7 +77,7 @@ def test_separable_convolutions(
     case: Separable, scale: Scale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they round lies between two convolutions."""
-    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+    for name in ("_FILLED", "_MIN_PIXELS", "_MIN_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     monkeypatch.setattr(separable, "_is_half", lambda *_: True)
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})

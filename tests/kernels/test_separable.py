@@ -47,7 +47,7 @@ CASES = [
 @pytest.fixture
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let cuda/separable run what is too small for it to pay."""
-    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+    for name in ("_FILLED", "_MIN_PIXELS", "_MIN_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     monkeypatch.setattr(separable, "_is_half", lambda *_: True)
     # Blocks that stay are in test_separable_stream.py.

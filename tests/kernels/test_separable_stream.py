@@ -46,10 +46,10 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+    for name in ("_FILLED", "_MIN_PIXELS", "_MIN_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     monkeypatch.setattr(separable, "_is_half", lambda *_: True)
-    for name, value in (("_FEWEST_TURNS", 0), ("_FEWEST_BYTES", 0), ("_MOST_TAPS", 25)):
+    for name, value in (("_MIN_TURNS", 0), ("_MIN_BYTES", 0), ("_MAX_TAPS", 25)):
         monkeypatch.setattr(stream, name, value)
 
 

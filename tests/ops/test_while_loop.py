@@ -118,7 +118,7 @@ def test_a_state_of_constants_is_computed_by_the_cpu(
     monkeypatch: pytest.MonkeyPatch, passes: int, most: int, whole: bool
 ) -> None:
     """The first pass of ConvLSTM2D convolves zeros; GPU nodes need a computed input."""
-    monkeypatch.setattr(while_loop, "_MOST_RUNS", most)
+    monkeypatch.setattr(while_loop, "_MAX_RUNS", most)
     writer = ModelWriter()
     state, weights = writer.constant(np.zeros((1, 3, 4, 2), np.float32)), noise(2, 3, 3, 2)
     carried = (writer.constant(0, np.int32), state, writer.input((1, 3, 4, 2)))
@@ -327,7 +327,7 @@ def test_a_loop_in_a_loop() -> None:
 
 def test_loops_in_loops_that_run_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that only count take no kernels, and all the time in the world."""
-    monkeypatch.setattr(while_loop, "_MOST_STEPS", 40)
+    monkeypatch.setattr(while_loop, "_MAX_STEPS", 40)
     found = reason(both(loop_in_a_loop(9, ()), [noise(2, 3)]))
     assert found == "Node 1 of its body (WHILE): The iterations run more than 40 nodes."
 
@@ -570,7 +570,7 @@ READING = Graph(
 def test_branches_that_stay_on_the_cpu(
     other: Graph, selection: Value, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(while_loop, "_MOST_WORK", 5 if other is NEGATED else 1000)
+    monkeypatch.setattr(while_loop, "_MAX_WORK", 5 if other is NEGATED else 1000)
     node = Node(0, "IF", 1, (1, 0), (2,), graphs=(SAME, other))
     graph = Graph({0: ROWS, 1: selection, 2: value(2, (2, 3))}, (node,), (0, 1), (2,))
     assert check_support(graph).reasons == {0: wanted}
@@ -594,7 +594,7 @@ def test_branches_by_number(fixed_number: int | None) -> None:
 
 
 def test_a_loop_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(while_loop, "_MOST_NODES", 3)
+    monkeypatch.setattr(while_loop, "_MAX_NODES", 3)
     found = reason(both(decaying(4), [noise(2, 5)]))
     assert found == "The iterations have more than 3 nodes."
 

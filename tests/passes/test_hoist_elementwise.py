@@ -50,7 +50,7 @@ def test_above_every_part_of_a_concatenation() -> None:
 
 
 def test_not_above_thousands_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[hoist_elementwise.__module__], "_MOST_COPIES", 3)
+    monkeypatch.setattr(sys.modules[hoist_elementwise.__module__], "_MAX_COPIES", 3)
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     parts = [builder.conv(source, 4) for _ in range(3)]

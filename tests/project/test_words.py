@@ -141,6 +141,13 @@ def test_no_old_word_is_a_name() -> None:
     assert found == {}
 
 
+def test_limits_are_named_max_and_min() -> None:
+    other = re.compile(r"_?(MOST|LARGEST|LEAST|FEWEST|SMALLEST)_")
+    names = {each for path in PYTHON for each in names_of(path.read_text(encoding="utf-8"))}
+    assert "_MAX_SEARCHED" in names
+    assert sorted(filter(other.match, names)) == []
+
+
 @pytest.mark.parametrize(
     ("name", "word"),
     [("TakenSeat", "seat"), ("_SEATS", "seats"), ("is_asked", "asked"), ("NVRTCHurry", "hurry")],

@@ -20,7 +20,7 @@ from litegpu.engine import lowering
 from places import SUPPORT
 
 _NODES = 64
-_MOST_GROWTH = 4.3
+_MAX_GROWTH = 4.3
 """For 4 times the nodes. With the square of their number it would come to 16."""
 
 
@@ -34,7 +34,7 @@ def test_steps_grow_with_the_nodes() -> None:
     found = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     assert [each["name"] for each in found] == names
     growth = {each["name"]: each["many"] / each["few"] for each in found}
-    assert {name: each for name, each in growth.items() if each > _MOST_GROWTH} == {}
+    assert {name: each for name, each in growth.items() if each > _MAX_GROWTH} == {}
 
 
 @pytest.mark.parametrize("name", ["unpack_pack", "pad_slice", "siblings"])

@@ -154,12 +154,12 @@ def test_tables_that_are_damaged_or_too_large(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ModelError, match=r"its tables have offsets outside of the file. Download"):
         found_in(content[:40])
     with monkeypatch.context() as patch:
-        patch.setattr(outside_weights, "_MOST_TABLES", 100)
+        patch.setattr(outside_weights, "_MAX_TABLES", 100)
         with pytest.raises(
             ModelError, match=r"tables of the model have \d+ bytes, more than a tab"
         ):
             found_in(content)
-    monkeypatch.setattr(outside_weights, "_MOST_VISITED", 8)
+    monkeypatch.setattr(outside_weights, "_MAX_VISITED", 8)
     with pytest.raises(ModelError, match=r"more than 8 tensors, operations and constants. Split"):
         found_in(content)
 
@@ -170,6 +170,6 @@ def test_large_options_after_the_tables(monkeypatch: pytest.MonkeyPatch) -> None
     writer.output(*writer.custom("Custom", [x, writer.constant(WEIGHTS)], [(1, 4)]))
     large = objects.parse(writer.build())
     large.subgraphs[0].operators[0].largeCustomOptionsOffset = 1 << 40
-    monkeypatch.setattr(objects, "_MOST_INSIDE", 0)
+    monkeypatch.setattr(objects, "_MAX_INSIDE", 0)
     with pytest.raises(ModelError, match=r"options of a custom operation are stored after the mod"):
         found_in(objects.pack(large))

@@ -34,23 +34,23 @@ struct Cell { Visit written, read; };
 static_assert(sizeof(Cell) == 40, "emulated_memory.py makes room for them");
 struct Range { const char *begin, *end; bool writable; };
 
-static const int MOST_RANGES = 64, MOST_BLOCKS = 16;
+static const int MAX_RANGES = 64, MAX_BLOCKS = 16;
 // A place that is written once more, without a barrier: all is well if what was there stays.
 struct Rewrite { const char *place; int size; char before[16]; };
-static const int MOST_REWRITES = 1 << 12;
+static const int MAX_REWRITES = 1 << 12;
 
 struct Checks {
     const Visitor *visitor;        // nobody, while what the program does is no access of its own
     const Visitor *visitors;       // all of a cluster
-    Range buffers[MOST_RANGES], regions[2], arrays[MOST_RANGES];  // arrays: offsets in a block's memory
+    Range buffers[MAX_RANGES], regions[2], arrays[MAX_RANGES];  // arrays: offsets in a block's memory
     int buffer_count, array_count, block_count;
     Cell *arena_cells;             // of the first region
     char *shared;                  // the memory of the blocks of a cluster, with a guard after each, and before
     size_t block_bytes;            // from one to the next
-    bool gone[MOST_BLOCKS];
-    unsigned short wanted[MOST_BLOCKS];  // barriers before which a block must not end
+    bool gone[MAX_BLOCKS];
+    unsigned short wanted[MAX_BLOCKS];  // barriers before which a block must not end
     Cell *shared_cells;
-    Rewrite rewrites[MOST_REWRITES];
+    Rewrite rewrites[MAX_REWRITES];
     int rewrite_count;
     unsigned int run, first_run;   // of clusters: now, and the first one of this launch
     char fault[300];
@@ -118,7 +118,7 @@ UNCHECKED static void visit(Cell *cells, size_t start, int size, bool writes, bo
             fault("no barrier since another thread read", kind, start);
         note(v, writes ? cell->written : cell->read);
     }
-    if (!again || checks.rewrite_count == MOST_REWRITES) return;
+    if (!again || checks.rewrite_count == MAX_REWRITES) return;
     Rewrite &noted = checks.rewrites[checks.rewrite_count++];
     noted.place = place;
     noted.size = size;

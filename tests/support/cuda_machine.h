@@ -419,7 +419,7 @@ static void look_at(const Places &places, int cluster, size_t block_bytes) {
     static std::vector<Cell> cells;
     checks.buffer_count = places.buffer_count;
     checks.array_count = places.array_count;
-    if (cluster > MOST_BLOCKS || places.buffer_count > MOST_RANGES || places.array_count > MOST_RANGES) abort();
+    if (cluster > MAX_BLOCKS || places.buffer_count > MAX_RANGES || places.array_count > MAX_RANGES) abort();
     for (unsigned int i = 0; i < places.buffer_count; ++i) checks.buffers[i] = places.buffers[i];
     for (unsigned int i = 0; i < places.array_count; ++i) checks.arrays[i] = places.arrays[i];
     for (int r = 0; r < 2; ++r) checks.regions[r] = places.regions[r];

@@ -36,7 +36,7 @@ _TYPES = (
 )
 _INTEGERS = ("int32", "int64")
 _SCALED = ("int8", "uint8", "int16")
-_MOST_ELEMENTS = 600
+_MAX_ELEMENTS = 600
 _BASES = 2
 _SECONDS = 5.0
 
@@ -71,7 +71,7 @@ def bases() -> Mapping[str, Sequence[bytes]]:
         sheet = Sheet(reference=True)
         sheet.add(case)
         size = sum(int(np.prod(shape)) for shape, _ in sheet.ranges)
-        if len(sheet.ops) != 1 or size > _MOST_ELEMENTS:
+        if len(sheet.ops) != 1 or size > _MAX_ELEMENTS:
             continue
         content = sheet.writer.build()
         graph = parse(content).subgraphs[0]

@@ -14,7 +14,7 @@ _SMALLEST = 64
 
 def appended(content: bytes) -> bytes:
     """Return a model with all constants after its tables."""
-    with mock.patch.object(objects, "_MOST_INSIDE", 0):
+    with mock.patch.object(objects, "_MAX_INSIDE", 0):
         return objects.pack(objects.parse(content))
 
 

@@ -26,7 +26,7 @@ from litegpu.zoo.writer import ModelWriter
 
 LIMITS = {"float32": 1e-3, "int8": 0.25, "int4": 0.25}
 """The largest difference of logits: one step of an activation that is quantized may differ."""
-_LARGEST_PREFILL = max(language.PREFILL)
+_MAX_PREFILL = max(language.PREFILL)
 Logits = npt.NDArray[np.float32]
 
 

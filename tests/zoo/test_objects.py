@@ -32,7 +32,7 @@ INSIDE = scaled()
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A model that is packed as one of more than 1 GiB."""
-    monkeypatch.setattr(objects, "_MOST_INSIDE", 0)
+    monkeypatch.setattr(objects, "_MAX_INSIDE", 0)
     return objects.pack(objects.parse(INSIDE))
 
 

@@ -188,7 +188,7 @@ def after_loss(lost: Device) -> Device:
     """
     info = lost.info
     try:
-        if lost.failures.losses >= _MOST_LOSSES:
+        if lost.failures.losses >= _MAX_LOSSES:
             raise DeviceLostError(
                 f"{info.title} was lost {lost.failures.losses + 1} times in this process, and is "
                 "not opened again for interpreters that use it.",
@@ -296,7 +296,7 @@ def _open(info: DeviceInfo) -> Device:
     return device
 
 
-_MOST_LOSSES = 3
+_MAX_LOSSES = 3
 """Maximum number of times that a process reopens a lost device."""
 _said: dict[str, object] = {}
 """Subjects of messages that this process has already logged."""

@@ -20,7 +20,7 @@ from litegpu.graph import DType, Graph
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KINDS = {*KINDS.values(), "U32"}
-_MOST_ITEMS = 1 << 31
+_MAX_ITEMS = 1 << 31
 """Maximum number of work items on an axis of a launch; no API permits more."""
 _ROOM = 16
 """Padding in bytes, because a kernel may read whole vectors beyond the end of a value."""
@@ -86,7 +86,7 @@ def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
     _require(not reason, f"{what}: {reason}")
     attributes = kernel.attributes
     numbers = (attributes.cluster_size, attributes.min_blocks + 1, *(attributes.folded or ()))
-    _require(all(0 < number < _MOST_ITEMS for number in numbers), f"{what} cannot be launched")
+    _require(all(0 < number < _MAX_ITEMS for number in numbers), f"{what} cannot be launched")
 
 
 def _check_launch(launch: Launch, kernel: KernelText, program: Program) -> None:
@@ -96,7 +96,7 @@ def _check_launch(launch: Launch, kernel: KernelText, program: Program) -> None:
         f"{what} has another work-group size than its kernel",
     )
     whole = all(
-        0 < items < _MOST_ITEMS and items % size == 0
+        0 < items < _MAX_ITEMS and items % size == 0
         for items, size in zip(launch.global_size, launch.local_size, strict=True)
     )
     _require(whole, f"{what} does not consist of whole work groups")

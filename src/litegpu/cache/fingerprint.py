@@ -22,7 +22,7 @@ from litegpu.host import cpu_features as host_cpu
 
 _CHUNK = 1 << 20
 """Chunk size in bytes; chunks are hashed in parallel."""
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 """The types that `marshal` writes completely; litegpu converts all other types first."""
@@ -187,4 +187,4 @@ def _digest(pieces: Iterable[memoryview]) -> bytes:
 
 @cache
 def _threads() -> int:
-    return min(os.cpu_count() or 1, _MOST_THREADS)
+    return min(os.cpu_count() or 1, _MAX_THREADS)

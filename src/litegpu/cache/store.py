@@ -34,7 +34,7 @@ _HEADER = struct.Struct("<8sI4x32s32sQ")
 """The header: magic, format, key, checksum of the data, length of the data."""
 KEY = slice(16, 48)
 """The position of the key in a file."""
-_MOST_BYTES = 1 << 34
+_MAX_BYTES = 1 << 34
 """Maximum size of one artifact."""
 _BEGINNING = 1 << 24
 """The number of bytes at the start of an artifact that contain its description."""
@@ -186,7 +186,7 @@ def read(
         if length != nbytes - _HEADER.size:
             raise DamagedError(_CHANGED)
 
-    found = private_files.read_array(path, _MOST_BYTES, trusted, check=check)
+    found = private_files.read_array(path, _MAX_BYTES, trusted, check=check)
     if found is None:
         return None
     *_, expected, length = _HEADER.unpack_from(found.data)
@@ -201,7 +201,7 @@ def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None
 
     The function checks the file's owner, see `private_files`, but not the checksum. Raises OSError.
     """
-    found = private_files.read_array(path, _MOST_BYTES, trusted, _BEGINNING)
+    found = private_files.read_array(path, _MAX_BYTES, trusted, _BEGINNING)
     return None if found is None else found[_HEADER.size :]
 
 

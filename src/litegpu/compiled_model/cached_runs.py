@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from litegpu.tensor_buffer import TensorBuffer
 
-MOST_RUNS = 128
+MAX_RUNS = 128
 """Maximum number of cached runs: two for each of 64 sessions that share a language model."""
 _FIRST_BUFFER = 3
 """Index of the first buffer in a key."""
@@ -40,7 +40,7 @@ class CachedRuns(Generic[_Run]):
         self._runs[key] = run
         for buffer in buffers:
             buffer.notify_on_release(self)
-        if len(self._runs) > MOST_RUNS:
+        if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
 
     def forget_buffer(self, number: int) -> None:

@@ -20,7 +20,7 @@ from litegpu.ops.common.dynamic import UNKNOWN
 from litegpu.ops.common.support import SupportCheck, computes_with_bytes, has_byte_constants
 from litegpu.wording import about, counted, counts, shown_nodes, shown_ops, shown_size, shown_time
 
-_MOST_BLOCKERS, _MOST_TRIED = 5, 8
+_MAX_BLOCKERS, _MAX_TRIED = 5, 8
 _DATA_MOVEMENT = ("concat", "index_map", "reshape")
 """Templates of kernels that only move elements, apart from their epilogues."""
 _DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
@@ -90,9 +90,9 @@ def _on_blockers(
         return
     obstacles = _find_obstacles(selection.support)
     total = len(selection.support.graph.nodes)
-    rest = sorted(obstacles.nodes, key=lambda key: -len(obstacles.behind([key])))[:_MOST_TRIED]
+    rest = sorted(obstacles.nodes, key=lambda key: -len(obstacles.behind([key])))[:_MAX_TRIED]
     gone: list[_Obstacle] = []
-    while rest and len(gone) < _MOST_BLOCKERS:
+    while rest and len(gone) < _MAX_BLOCKERS:
         tried = [(selection.choose(obstacles.behind([*gone, key])), key) for key in rest]
         then, key = min(tried, key=lambda each: selection.costs.invoke_seconds(each[0].delegated))
         seconds = selection.costs.invoke_seconds

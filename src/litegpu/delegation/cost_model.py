@@ -52,7 +52,7 @@ _WHOLE_RATIO, _WHOLE_SECONDS = 1.05, 20e-6
 
 The estimates for small graphs are not more precise than this tolerance.
 """
-_TRIP_RATIO, _MOST_BATCHED = 10, 16
+_TRIP_RATIO, _MAX_BATCHED = 10, 16
 """Duration of a batch of loop iterations, in round trips; maximum iterations of a batch."""
 _THREADS_HELP = 0.75
 """The CPU is estimated to be threads ** 0.75 times as fast as one thread."""
@@ -154,7 +154,7 @@ class CostModel:
         trip = self._rates.round_trip
         wanted = math.ceil(_TRIP_RATIO * trip / pass_seconds)
         wasted = _WHOLE_RATIO * self._cpu_node(index) + _WHOLE_SECONDS - 2 * trip
-        return max(min(wanted, int(wasted / pass_seconds), _MOST_BATCHED), 1)
+        return max(min(wanted, int(wasted / pass_seconds), _MAX_BATCHED), 1)
 
     def estimate(self, subset: Subset) -> Estimate:
         """Return the estimated cost of a partition on the CPU and on the GPU."""

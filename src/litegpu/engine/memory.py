@@ -60,7 +60,7 @@ def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
     the planner places them in the order of their first kernel, without a search.
     """
     best = plan_separate(usages, alignment)
-    if len(usages) > _MOST_SEARCHED:
+    if len(usages) > _MAX_SEARCHED:
         return min(best, _place_in_time(usages, alignment), key=lambda each: each.size)
     conflicts = _overlapping(usages)
     bound = round_up(lower_bound(usages), alignment)
@@ -206,7 +206,7 @@ class _Block(NamedTuple):
 
 
 _FOREVER = 1 << 62
-_MOST_SEARCHED = 1 << 10
+_MAX_SEARCHED = 1 << 10
 """Maximum number of usages for which the planner tries several orders: networks have a few hundred.
 """
 

@@ -27,10 +27,10 @@ _log = logging.getLogger("litegpu")
 _SAMPLES = 5
 """Number of measurements of a program, after a warm-up."""
 
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 """Maximum size in bytes of the file of stored choices, sufficient for some ten thousand choices."""
 
-_MOST_DIGITS = 4
+_MAX_DIGITS = 4
 """Maximum number of digits of a candidate's index."""
 
 Seconds = Mapping[str, float]
@@ -47,7 +47,7 @@ class Tuner:
     def __init__(self, info: DeviceInfo, cache_dir: Folder | None, tuning: Tuning) -> None:
         """Create a tuner that stores choices in `cache_dir` (None: only in this object)."""
         self._tuning = Tuning.CACHED if tuning is Tuning.MEASURED and info.software else tuning
-        self._files = DiskCache(cache_dir, ".tuning", "Measured choices", _MOST_BYTES)
+        self._files = DiskCache(cache_dir, ".tuning", "Measured choices", _MAX_BYTES)
         self._key = (__version__, info.backend, info.platform, info.name, info.driver)
         self._known: dict[str, int] = {}
 
@@ -174,7 +174,7 @@ def _number(text: str) -> int:
 
     Raises ValueError if the number is out of range.
     """
-    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise ValueError(f"{text[:20]} is not the index of a candidate")
     return int(text)
 

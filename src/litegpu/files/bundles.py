@@ -12,9 +12,9 @@ from typing import Any
 
 from litegpu.errors import ModelError
 from litegpu.files.members import (
+    MAX_MEMBERS,
     MODEL,
     MODEL_IDENTIFIER,
-    MOST_MEMBERS,
     ZIP_IDENTIFIERS,
     Member,
     check_ranges,
@@ -57,7 +57,7 @@ class _Bundle:
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
-        self._members = MOST_MEMBERS
+        self._members = MAX_MEMBERS
         self._most_inflated = self._inflated = _INFLATED + _INFLATED_PER_BYTE * size
 
     def members(self, data: memoryview, prefix: str, depth: int) -> Iterator[Member]:
@@ -86,7 +86,7 @@ class _Bundle:
             )
         self._members -= len(entries)
         if self._members < 0:
-            raise damaged(self._path, f"the file has more than {MOST_MEMBERS} members")
+            raise damaged(self._path, f"the file has more than {MAX_MEMBERS} members")
         names: set[str] = set()
         ranges = []
         for info in infos:

@@ -10,9 +10,9 @@ from functools import partial
 from litegpu.errors import ModelError
 from litegpu.files.flatbuffer import Flatbuffer
 from litegpu.files.members import (
+    MAX_MEMBERS,
     MODEL,
     MODEL_IDENTIFIER,
-    MOST_MEMBERS,
     WEIGHTS,
     Member,
     check_ranges,
@@ -27,7 +27,7 @@ _SECTIONS, _OBJECTS = 1, 0
 _ITEMS, _BEGIN, _END, _TYPE = range(4)
 _KEY, _VALUE_TYPE, _VALUE = range(3)
 _STRING = 9
-_MOST_ITEMS = 64
+_MAX_ITEMS = 64
 """Maximum number of items that are read of a section; many sections can share one list."""
 _MODEL_SECTION = 3
 _KINDS: Mapping[int, tuple[str, str]] = {
@@ -85,8 +85,8 @@ def _same(content: memoryview) -> memoryview:
 def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
     """Return the name, the kind, and the first and last byte position of each section."""
     objects = header.field(header.field(header.target(0), _SECTIONS), _OBJECTS)
-    if header.count(objects) > MOST_MEMBERS:
-        raise damaged(path, f"the file has more than {MOST_MEMBERS} sections")
+    if header.count(objects) > MAX_MEMBERS:
+        raise damaged(path, f"the file has more than {MAX_MEMBERS} sections")
     names: set[str] = set()
     numbers: Counter[str] = Counter()
     found = []
@@ -108,7 +108,7 @@ def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
 def _model_type(header: Flatbuffer, section: int) -> str:
     """Return the model type of a section; "" if the section has none."""
     items = header.field(section, _ITEMS)
-    for index in range(min(header.count(items), _MOST_ITEMS)):
+    for index in range(min(header.count(items), _MAX_ITEMS)):
         item = header.entry(items, index)
         if (
             header.text(item, _KEY) == "model_type"

@@ -18,7 +18,7 @@ MODEL_IDENTIFIER = b"TFL3"
 ZIP_IDENTIFIERS = (b"PK\x03\x04", b"PK\x05\x06")
 """The first bytes of a zip archive with members, and of an empty archive."""
 LITERTLM_IDENTIFIER = b"LITERTLM"
-MOST_MEMBERS = 1000
+MAX_MEMBERS = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _NORMALIZATION, _CALIBRATION, _THRESHOLD = 1, 2, 3
 _MEAN, _STD = 0, 1
 _TRANSFORMATION, _DEFAULT_SCORE = 0, 1
 _FILE_NAME, _FILE_KIND, _FILE_LOCALE = 0, 2, 3
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Maximum size of an attached file in bytes, because an archive may unpack to gigabytes."""
 
 
@@ -137,7 +137,7 @@ def attached_file(model: bytes, name: str) -> bytes | None:
     content = io.BytesIO(model)
     try:
         with zipfile.ZipFile(content) as archive:
-            if archive.getinfo(name).file_size > _MOST_BYTES:
+            if archive.getinfo(name).file_size > _MAX_BYTES:
                 return None
             return archive.read(name)
     except Exception:  # a damaged archive may make zipfile raise anything

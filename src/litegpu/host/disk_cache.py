@@ -24,7 +24,7 @@ _MAGIC = b"\x89litegpu"
 _FORMAT = 1
 _HEADER = struct.Struct("<8sI32s32s32sQ")
 """Magic, format, litegpu's version, SHA-256 of the key and of the data, length of the data."""
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 
 _reported: set[tuple[str, str]] = set()
 """The (file or folder, message) pairs that this process has already logged."""
@@ -41,7 +41,7 @@ class DiskCache:
         folder: Folder | None,
         suffix: str,
         content: str = "Compiled kernels",
-        most_bytes: int = _MOST_BYTES,
+        most_bytes: int = _MAX_BYTES,
     ) -> None:
         """Use a folder, which may not exist yet; file names end in `suffix`.
 

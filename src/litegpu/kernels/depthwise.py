@@ -26,7 +26,7 @@ _TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
 Tiles with more than two rows save a fifth of the loads but need twice the registers: such tiles are
 only used if measurements select them.
 """
-_MOST_TEXT = 512
+_MAX_TEXT = 512
 """Maximum number of unrolled multiplications; larger tiles compute one row in a loop."""
 
 
@@ -37,7 +37,7 @@ def tiles_of(spec: DepthwiseSpec, target: Target) -> tuple[Pair, ...]:
     """
     _, height, width, _ = spec.dst.shape
     fitting = [tile for tile in _TILES if tile[0] <= max(height, 1) and tile[1] <= max(width, 1)]
-    fitting = [tile for tile in fitting if tile[0] == 1 or _text(tile, spec) <= _MOST_TEXT]
+    fitting = [tile for tile in fitting if tile[0] == 1 or _text(tile, spec) <= _MAX_TEXT]
     return by_load(fitting, lambda tile: spec.dst.channel_blocks * _parts(tile, spec), target)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from litegpu.language_model.tokenizer import Tokenizer
 
 _PARTIAL = "\N{REPLACEMENT CHARACTER}"
-_MOST_PARTIAL = 3
+_MAX_PARTIAL = 3
 """Maximum number of replacement characters for an incomplete UTF-8 character."""
 
 
@@ -30,7 +30,7 @@ class TextDecoder:
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         partial = len(text) - len(text.rstrip(_PARTIAL))
-        end = max(len(text) - min(partial, _MOST_PARTIAL), self._returned)
+        end = max(len(text) - min(partial, _MAX_PARTIAL), self._returned)
         new = text[self._returned : end]
         self._returned = end
         if not partial and text:

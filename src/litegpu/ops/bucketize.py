@@ -15,7 +15,7 @@ from litegpu.ops.common import checks
 from litegpu.ops.common.types import NUMBERS, Types
 from litegpu.ops.common.units import Unit
 
-_MOST_BOUNDARIES = 1 << 12
+_MAX_BOUNDARIES = 1 << 12
 
 
 @register
@@ -64,9 +64,9 @@ class Bucketize(Op):
 
 def _check_boundaries(node: Node) -> str:
     boundaries = node.params["boundaries"]
-    if len(boundaries) > _MOST_BOUNDARIES:
+    if len(boundaries) > _MAX_BOUNDARIES:
         return (
-            f"The node has {len(boundaries)} boundaries; at most {_MOST_BOUNDARIES} are supported."
+            f"The node has {len(boundaries)} boundaries; at most {_MAX_BOUNDARIES} are supported."
         )
     for pair in pairwise(boundaries):
         if not pair[0] <= pair[1]:

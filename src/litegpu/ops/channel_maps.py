@@ -15,7 +15,7 @@ from litegpu.ops.common.lookups import Lookup
 from litegpu.ops.common.units import Unit
 
 CHANNEL_MAPS = "CHANNEL_MAPS"
-MOST_CHANNELS = 4
+MAX_CHANNELS = 4
 _COORDINATES = ("n", "y", "x")
 
 

@@ -22,7 +22,7 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, MixedRadix, Sou
 from litegpu.ops.reshape import reshape_node
 
 _SHAPE, _IMAGE, _BIAS = 0, 2, 3
-_MOST_WEIGHTS = 1 << 22
+_MAX_WEIGHTS = 1 << 22
 """Maximum number of weights, including the zeros that are added for missing taps of an output."""
 
 
@@ -296,7 +296,7 @@ def _check_transposed(graph: Graph, node: Node) -> str:
         )
     phases = _Phases.of(node, taps[0], size[1])
     elements = phases.elements(taps, _dilations(node))
-    if elements > max(_MOST_WEIGHTS, 4 * math.prod(taps)):
+    if elements > max(_MAX_WEIGHTS, 4 * math.prod(taps)):
         return f"The expanded weights, with zeros between taps, would have {elements} floats."
     steps = -(-size[1] // phases.phases)
     return checks.first_of(

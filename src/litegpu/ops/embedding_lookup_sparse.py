@@ -25,7 +25,7 @@ from litegpu.ops.common.types import FLOATS, Types
 from litegpu.ops.common.units import Unit
 from litegpu.ops.index_map import strides
 from litegpu.ops.reshape import reshape_node, reshaped
-from litegpu.ops.segments import MOST_ROWS
+from litegpu.ops.segments import MAX_ROWS
 
 _SUM, _MEAN = range(2)
 _BUCKETS = "EMBEDDING_BUCKETS"
@@ -101,8 +101,8 @@ def _check_shapes(graph: Graph, node: Node) -> str:
             f"Rows of {list(rows)} with weights of {list(weights)} at indices of {list(indices)} "
             f"do not produce {shape} from {list(table)}."
         )
-    if rows[0] > MOST_ROWS:
-        return f"The node combines {rows[0]} rows; at most {MOST_ROWS} are supported."
+    if rows[0] > MAX_ROWS:
+        return f"The node combines {rows[0]} rows; at most {MAX_ROWS} are supported."
     return ""
 
 

@@ -15,7 +15,7 @@ from litegpu.ops.common.functions import FUNCTIONS
 from litegpu.ops.elementwise import Unary
 
 _ON_GRID = "ON_GRID"
-_MOST_BITS = 16
+_MAX_BITS = 16
 
 
 class FakeQuant(Unary):
@@ -39,8 +39,8 @@ def _check_range(params: Mapping[str, Any]) -> str:
     low, high, bits = params["min"], params["max"], params["num_bits"]
     if params["narrow_range"]:
         return "The parameter narrow_range is True, which the CPU rejects."
-    if not 2 <= bits <= _MOST_BITS:
-        return f"The parameter num_bits is {bits}; 2 to {_MOST_BITS} are supported."
+    if not 2 <= bits <= _MAX_BITS:
+        return f"The parameter num_bits is {bits}; 2 to {_MAX_BITS} are supported."
     return "" if low < high else f"Its range from {low} to {high} is empty."
 
 

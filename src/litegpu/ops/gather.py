@@ -16,7 +16,7 @@ from litegpu.ops.strided_slice import part_nodes
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
-_MOST_DIGITS = 3
+_MAX_DIGITS = 3
 """Maximum number of digits of an index, since each digit costs a division."""
 
 
@@ -100,7 +100,7 @@ def _steps(table: Sequence[int]) -> list[tuple[int, int]]:
     """
     steps: list[tuple[int, int]] = []
     rest = np.array(table, np.int64)
-    while len(rest) > 1 and len(steps) < _MOST_DIGITS:
+    while len(rest) > 1 and len(steps) < _MAX_DIGITS:
         change = np.diff(rest)
         size = int(np.argmax(change != change[0])) + 1 if (change != change[0]).any() else len(rest)
         runs = rest[: len(rest) // size * size].reshape(-1, size)

@@ -11,7 +11,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, Values, reg
 from litegpu.ops.common import checks
 from litegpu.ops.common.units import Unit
 
-_MOST_CHANNELS = 1 << 15
+_MAX_CHANNELS = 1 << 15
 """Maximum radius, since Mesa's software devices abort long loops."""
 
 
@@ -61,6 +61,6 @@ class LocalResponseNormalization(Op):
 
 def _check_channels(graph: Graph, node: Node) -> str:
     shape, radius = graph.values[node.inputs[0]].shape, node.params["radius"]
-    if len(shape) == 4 and radius >= 0 and shape[3] <= _MOST_CHANNELS:
+    if len(shape) == 4 and radius >= 0 and shape[3] <= _MAX_CHANNELS:
         return ""
     return f"A radius of {radius} in {list(shape)} is not supported."

@@ -14,7 +14,7 @@ from litegpu.ops.common.types import MOVED, Types
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.reshape import reshape_node, reshaped
 
-_MOST_ELEMENTS = 1 << 24
+_MAX_ELEMENTS = 1 << 24
 """Maximum number of elements of the diagonal's mask."""
 
 
@@ -103,7 +103,7 @@ def _mask(height: int, width: int, new_value: NewValue) -> int:
 
 
 def _check_mask(height: int, width: int) -> str:
-    if 0 < max(height, width) ** 2 <= _MOST_ELEMENTS:
+    if 0 < max(height, width) ** 2 <= _MAX_ELEMENTS:
         return ""
     return f"Matrices of {height} x {width} elements are not supported."
 

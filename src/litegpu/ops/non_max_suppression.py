@@ -79,8 +79,8 @@ def _check_shapes(graph: Graph, node: Node) -> str:
         shapes = ", ".join(str(list(each)) for each in (boxes, scores, *scalars))
         return f"Boxes, scores and numbers have the shapes {shapes}."
     (count,) = constant_list(graph, node.inputs[2])
-    if not 0 < count <= suppress_boxes.MOST_CHOSEN:
-        return f"{count} boxes are requested; 1 to {suppress_boxes.MOST_CHOSEN} are supported."
+    if not 0 < count <= suppress_boxes.MAX_CHOSEN:
+        return f"{count} boxes are requested; 1 to {suppress_boxes.MAX_CHOSEN} are supported."
     sigma = graph.values[node.inputs[5]] if len(scalars) > 3 else None
     if sigma is not None and sigma.data is not None and float(as_float32(sigma).item()) < 0:
         return f"The sigma is {as_float32(sigma).item():g}; the CPU rejects negative numbers."

@@ -25,10 +25,10 @@ _AT_ONCE = 2048
 """Number of blocks up to which one work group is as fast as several groups plus a second kernel."""
 _MANY_GROUPS = 128
 """Number of work groups that is sufficient to keep a large GPU busy."""
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 """Maximum number of parts, since each work group of the second kernel reads the sums of all parts.
 """
-_MOST_STEPS = 1 << 13
+_MAX_STEPS = 1 << 13
 """Maximum number of channel blocks per work item, on devices whose work items cannot share memory.
 """
 _FEW_ITEMS = 64
@@ -55,11 +55,11 @@ def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
     space = _Space(shape, axes)
     groups = space.reductions * -(-space.columns // 2)
     work = space.taps * (space.channel_blocks if space.over_channels else min(space.columns, 2))
-    if work <= _AT_ONCE or (groups >= _MANY_GROUPS and work <= _MOST_STEPS):
+    if work <= _AT_ONCE or (groups >= _MANY_GROUPS and work <= _MAX_STEPS):
         return 1
-    wide = space.reductions * -(-space.columns // _Space.MOST_WIDTH)
-    wanted = min(max(_MANY_GROUPS // wide, 1), _MOST_PARTS)
-    wanted = max(wanted, -(-space.taps // _MOST_STEPS))
+    wide = space.reductions * -(-space.columns // _Space.MAX_WIDTH)
+    wanted = min(max(_MANY_GROUPS // wide, 1), _MAX_PARTS)
+    wanted = max(wanted, -(-space.taps // _MAX_STEPS))
     return -(-space.taps // -(-space.taps // wanted))
 
 
@@ -76,7 +76,7 @@ class _Space:
     shape: Shape4
     axes: tuple[int, ...]
 
-    MOST_WIDTH = 8
+    MAX_WIDTH = 8
     """Number of adjacent channel blocks that form whole cache lines."""
 
     @property
@@ -145,7 +145,7 @@ class Normalize(InternalOp):
             return (_request(node, ctx, channel_blocks, 1, makes_sums=False, has_sums=False),)
         space = _Space(ctx.storage(node.inputs[0]).shape, attributes.axes)
         across = (
-            space.channel_blocks if space.over_channels else min(space.columns, space.MOST_WIDTH)
+            space.channel_blocks if space.over_channels else min(space.columns, space.MAX_WIDTH)
         )
         chunks = max(-(-space.taps * across // (_EACH * 256)), attributes.parts)
         return (_request(node, ctx, channel_blocks, chunks, makes_sums=False, has_sums=True),)
@@ -184,7 +184,7 @@ def _request(
     length = -(-space.taps // chunks)
     chunks = -(-space.taps // length)
     columns = 1 if space.over_channels else channel_blocks
-    width = min(1 << (columns - 1).bit_length(), 2 if attributes.parts == 1 else space.MOST_WIDTH)
+    width = min(1 << (columns - 1).bit_length(), 2 if attributes.parts == 1 else space.MAX_WIDTH)
     groups = chunks * -(-columns // width)
     across = space.channel_blocks if space.over_channels else width
     items = shared_items(groups * space.reductions, length * across, ctx)

@@ -17,7 +17,7 @@ from litegpu.ops.common.work_groups import by_load, shared_items
 from litegpu.ops.exact.pool import ExactPool
 
 _MEAN = "AVERAGE_POOL_2D"
-_MOST_TAPS = 25
+_MAX_TAPS = 25
 """Maximum number of taps of a window that a kernel unrolls for several adjacent outputs."""
 _NEIGHBOURS = (4, 2, 1)
 """Numbers of adjacent outputs that a work item may compute, largest first."""
@@ -96,7 +96,7 @@ def pool_kernel(
     register = register_of(src.dtype)
     unit = Unit.FP32 if register is FLOAT else Unit.INT32
     taps = view.kernel[0] * view.kernel[1]
-    small = (maximum or register is not FLOAT) and taps <= _MOST_TAPS
+    small = (maximum or register is not FLOAT) and taps <= _MAX_TAPS
     items = 1 if small else shared_items(dst.rows * dst.channel_blocks, taps // 2, ctx)
     kernel = KernelRequest(
         template="pool_2d",

@@ -18,7 +18,7 @@ from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.lstm_cells import require_memory, shares
 
 QUANTIZED_LSTM = "QUANTIZED_LSTM"
-MOST_CELLS = 4096
+MAX_CELLS = 4096
 """Maximum number of cells, so that the kernel text is not too long."""
 
 _Words = npt.NDArray[np.int32]

@@ -42,7 +42,7 @@ from litegpu.ops.exact.reduce import ExactMean, ExactProduct, ExactSum
 from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node
 
-_MOST_TERMS = 1 << 15
+_MAX_TERMS = 1 << 15
 """Maximum number of elements that one kernel reduces. A larger reduction in a single kernel would
 leave most of a GPU idle, and Mesa's software devices abort loops after 65535 steps.
 """
@@ -318,7 +318,7 @@ def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, 
 
 def direct_steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
     """Return one reduction as in `_steps`, or one per axis if many elements are reduced."""
-    large = math.prod(shape[axis] for axis in axes) > _MOST_TERMS
+    large = math.prod(shape[axis] for axis in axes) > _MAX_TERMS
     groups = [{axis} for axis in sorted(axes, reverse=True)] if large else [axes]
     steps, before = [], shape
     for group in filter(None, groups):

@@ -38,8 +38,8 @@ _OF_BODIES = {
 """The number of each reduction by the op of the graph's only node, without the prefix STABLEHLO_.
 """
 _ELEMENTS = Types(NUMBERS.dtypes | QUANTIZED_TYPES | {DType.UINT16, DType.BOOL}, common=True)
-_MOST_RANK = 6
-_MOST_TERMS = 1 << 12
+_MAX_RANK = 6
+_MAX_TERMS = 1 << 12
 
 
 @register
@@ -199,7 +199,7 @@ def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
     if found.function not in _functions(source):
         return f"The reduce_function {found.function} is not a sum, product, minimum or maximum."
     rank = len(source.shape)
-    if not 1 <= rank <= _MOST_RANK or any(len(each) != rank for each in window):
+    if not 1 <= rank <= _MAX_RANK or any(len(each) != rank for each in window):
         return f"A window of {list(window[0])} does not fit a value of {list(source.shape)}."
     steps = [space.step for space in found.spacing]
     if first.elements != 1 or min(*map(min, window), *steps) < 1:
@@ -210,6 +210,6 @@ def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
     whole, shape = spread_shape(source.shape, found.spacing), found.result(source.shape)
     if min(shape) < 1:
         return f"Windows of {list(window[0])} are too large for a value of {list(whole)}."
-    if math.prod(window[0]) > _MOST_TERMS:
-        return f"Windows of {list(window[0])} have more than {_MOST_TERMS} elements."
+    if math.prod(window[0]) > _MAX_TERMS:
+        return f"Windows of {list(window[0])} have more than {_MAX_TERMS} elements."
     return checks.size(node.outputs[0], (math.prod(shape), math.prod(window[0])))

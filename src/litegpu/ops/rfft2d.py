@@ -32,8 +32,8 @@ from litegpu.ops.reshape import reshape_node, reshaped
 
 _COMPLEX = Types(frozenset({DType.COMPLEX64}))
 _DFT = "DFT"
-_MOST_LENGTH = 1 << 14
-_MOST_BITS = 4
+_MAX_LENGTH = 1 << 14
+_MAX_BITS = 4
 """The base-2 logarithm of the maximum radix, the number of elements that one step combines."""
 
 
@@ -109,7 +109,7 @@ class RealFourier2D(Op):
 def _steps(length: int, present: int, *, along_rows: bool) -> list[DftAttributes]:
     """Return the steps of a transform, with a minimum number of steps and similar radices."""
     bits = length.bit_length() - 1
-    count = -(-bits // _MOST_BITS)
+    count = -(-bits // _MAX_BITS)
     found, before = [], 1
     for i in range(count):
         radix = 1 << (bits // count + (i < bits % count))
@@ -128,8 +128,8 @@ def _check_lengths(graph: Graph, node: Node) -> str:
         )
     if any(n < 1 or n & (n - 1) for n in lengths):
         return f"The lengths {lengths} are not powers of two, which the CPU requires, too."
-    if lengths[1] < 2 or max(lengths) > _MOST_LENGTH:
-        return f"Lengths from [1, 2] to {[_MOST_LENGTH] * 2} are supported, not {lengths}."
+    if lengths[1] < 2 or max(lengths) > _MAX_LENGTH:
+        return f"Lengths from [1, 2] to {[_MAX_LENGTH] * 2} are supported, not {lengths}."
     return ""
 
 

@@ -35,7 +35,7 @@ from litegpu.ops.common.types import (
 from litegpu.ops.index_map import Source, index_map_node, plain, strides
 from litegpu.ops.reshape import reshape_node, reshaped
 
-MOST_ROWS = 1 << 16
+MAX_ROWS = 1 << 16
 """Maximum number of rows: each result loops over all rows, and Mesa's devices abort long loops."""
 _PLACES = (DType.INT32,)
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
@@ -203,8 +203,8 @@ def _check_sparse(graph: Graph, node: Node) -> str:
             f"Values of {list(values)} at indices of {list(indices)} do not fit a result of "
             f"{shape}."
         )
-    if indices[0] > MOST_ROWS:
-        return f"The node scatters {indices[0]} values; at most {MOST_ROWS} are supported."
+    if indices[0] > MAX_ROWS:
+        return f"The node scatters {indices[0]} values; at most {MAX_ROWS} are supported."
     return ""
 
 
@@ -249,8 +249,8 @@ def _check_shapes(graph: Graph, node: Node, found: _Operands) -> str:
             f"Rows of {list(rows)} with indices of {list(indices)} do not fit a result of "
             f"{list(found.result)}."
         )
-    if math.prod(joined) > MOST_ROWS:
-        return f"The node combines {math.prod(joined)} rows; at most {MOST_ROWS} are supported."
+    if math.prod(joined) > MAX_ROWS:
+        return f"The node combines {math.prod(joined)} rows; at most {MAX_ROWS} are supported."
     return ""
 
 

@@ -81,11 +81,11 @@ class Softmax(Op):
 
 def _check_beta(node: Node) -> str:
     beta = node.params.get("beta", 1.0)
-    if abs(beta) <= _LARGEST_BETA:
+    if abs(beta) <= _MAX_BETA:
         return ""
-    return f"beta = {beta:g} is beyond {_LARGEST_BETA:g}."
+    return f"beta = {beta:g} is beyond {_MAX_BETA:g}."
 
 
-_LARGEST_BETA = 1e38
+_MAX_BETA = 1e38
 """Maximum magnitude of beta, which shader compilers may merge with the factor of exp2(x * log2(e)).
 """

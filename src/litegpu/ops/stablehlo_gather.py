@@ -39,7 +39,7 @@ from litegpu.ops.index_map import (
     plain,
     strides,
 )
-from litegpu.ops.segments import MOST_ROWS, SegmentAttributes, segments_kernel
+from litegpu.ops.segments import MAX_ROWS, SegmentAttributes, segments_kernel
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
@@ -375,8 +375,8 @@ def _check_scatter(graph: Graph, node: Node) -> str:
     grows = {*ops} & {"STABLEHLO_ADD", "STABLEHLO_MULTIPLY"} and dtype not in NUMBERS.dtypes
     if grows or (ops and dtype in VIEWED_AS):
         return f"{ops[0]} of {dtype.name} is not supported."
-    if math.prod(update) > MOST_ROWS:
-        return f"The node scatters {math.prod(update)} elements; at most {MOST_ROWS} are supported."
+    if math.prod(update) > MAX_ROWS:
+        return f"The node scatters {math.prod(update)} elements; at most {MAX_ROWS} are supported."
     return ""
 
 

@@ -12,7 +12,7 @@ from litegpu.ops.common.units import Unit
 
 DECODE, SUPPRESS = "DECODE_BOXES", "SUPPRESS_BOXES"
 MERGE, LIST = "MERGE_CLASSES", "LIST_DETECTIONS"
-MOST_CHOSEN = 1 << 10
+MAX_CHOSEN = 1 << 10
 """Maximum number of boxes per class, a limit due to the size of work-group memory."""
 _ITEMS = 256
 _IOU_OPERATIONS = 20

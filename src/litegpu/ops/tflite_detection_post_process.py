@@ -170,7 +170,7 @@ def _check_options(options: _Options) -> str:
 
 def _check_memory(graph: Graph, node: Node, options: _Options) -> str:
     chosen = max(options.max_detections, options.per_class if options.regular else 0)
-    most = suppress_boxes.MOST_CHOSEN
+    most = suppress_boxes.MAX_CHOSEN
     if chosen > most or (options.regular and options.classes > most):
         return (
             f"The node selects {chosen} boxes of {options.classes} classes; at most {most} boxes "

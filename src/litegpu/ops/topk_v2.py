@@ -27,7 +27,7 @@ from litegpu.ops.reshape import reshape_node, reshaped
 
 _SORTED = Types(MOVED.dtypes - {DType.BOOL, DType.COMPLEX64}, common=True)
 _RANK, _FIND = "TOP_K_RANK", "TOP_K_FIND"
-_MOST_ELEMENTS = 1 << 17
+_MAX_ELEMENTS = 1 << 17
 """Maximum length of a row, since the kernel compares each element with all others."""
 
 
@@ -86,8 +86,8 @@ def _check_count(graph: Graph, node: Node) -> str:
     count = constant_list(graph, node.inputs[1])
     if not source.shape or len(count) != 1 or not 0 < count[0] <= source.shape[-1]:
         return f"The {count} largest elements of {list(source.shape)} are requested."
-    if source.shape[-1] > _MOST_ELEMENTS:
-        return f"Rows have {source.shape[-1]} elements; at most {_MOST_ELEMENTS} are supported."
+    if source.shape[-1] > _MAX_ELEMENTS:
+        return f"Rows have {source.shape[-1]} elements; at most {_MAX_ELEMENTS} are supported."
     if values.dtype is not source.dtype or places.dtype is not DType.INT32:
         return (
             f"The results are {values.dtype.name} and {places.dtype.name} for {source.dtype.name}."

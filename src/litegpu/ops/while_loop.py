@@ -29,16 +29,16 @@ _BRANCHES = ("IF", "STABLEHLO_CASE")
 """Ops that run one of several graphs; the first input selects the graph."""
 _INLINED = (WHILE, COMPOSITE, *_BRANCHES)
 _CARRIED = Types(STORABLE.dtypes)
-_MOST_PASSES = 256
-_MOST_NODES = 1 << 13
+_MAX_PASSES = 256
+_MAX_NODES = 1 << 13
 """Maximum number of unrolled nodes, which limits the compile time."""
-_MOST_RUNS = 64
+_MAX_RUNS = 64
 """Nodes of a loop that the runtime's CPU kernels may fold, such as those of zero initial states."""
-_MOST_STEPS = 1 << 17
+_MAX_STEPS = 1 << 17
 """Maximum number of visited nodes, including nodes without kernels, which limits the time to
 unroll.
 """
-_MOST_WORK = 1 << 26
+_MAX_WORK = 1 << 26
 """Maximum number of operations of branches that are all computed although only one is selected."""
 
 
@@ -256,7 +256,7 @@ class Inlined:
     """Number of nodes and iterations that the CPU would have run so far."""
     last: tuple[int, ...] = ()
     """The loop-carried values after the iterations so far."""
-    budget: fold.Budget = field(default_factory=lambda: fold.Budget(runs=_MOST_RUNS))
+    budget: fold.Budget = field(default_factory=lambda: fold.Budget(runs=_MAX_RUNS))
     pieces: dict[int, Pieces] = field(default_factory=dict)
     """Values that are not materialized yet, such as a sequence that grows by one row per iteration.
     """
@@ -346,14 +346,14 @@ class Inlined:
     def step(self, count: int) -> None:
         """Count nodes that the CPU would run, or raise NotInlinedError if there are too many."""
         self.stepped += count
-        if self.stepped > _MOST_STEPS:
-            raise NotInlinedError(f"The iterations run more than {_MOST_STEPS} nodes.")
+        if self.stepped > _MAX_STEPS:
+            raise NotInlinedError(f"The iterations run more than {_MAX_STEPS} nodes.")
 
     def append(self, node: Node) -> None:
         """Add a checked node, or raise NotInlinedError if there are too many nodes."""
         self.nodes.append(node)
-        if len(self.nodes) > _MOST_NODES:
-            raise NotInlinedError(f"The iterations have more than {_MOST_NODES} nodes.")
+        if len(self.nodes) > _MAX_NODES:
+            raise NotInlinedError(f"The iterations have more than {_MAX_NODES} nodes.")
 
     def joined(self, node: Node) -> Pieces | None:
         """Return the rows of other values that a node concatenates; None for other nodes."""
@@ -456,7 +456,7 @@ def _run_graphs(found: Inlined) -> None:
         _run_branches(found, constants)
         return
     condition, body = node.graphs
-    for passes in range(_MOST_PASSES + 1):
+    for passes in range(_MAX_PASSES + 1):
         (wanted,) = found.trial(condition, constants[0])
         again = values[wanted].data
         if again is None:
@@ -472,7 +472,7 @@ def _run_graphs(found: Inlined) -> None:
             return
         found.last = found.run(body, constants[1])
         found.step(len(condition.nodes) + len(body.nodes))
-    raise NotInlinedError(f"The loop has more than {_MOST_PASSES} iterations.")
+    raise NotInlinedError(f"The loop has more than {_MAX_PASSES} iterations.")
 
 
 def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> None:
@@ -500,7 +500,7 @@ def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> Non
         found.last = given
         results.append(tuple(map(found.materialized, found.run(body, known))))
     work = sum(facts_of(each.op).flops(found.graph, each) for each in found.nodes[first:])
-    if work > _MOST_WORK:
+    if work > _MAX_WORK:
         raise NotInlinedError(
             f"The branches compute {work} operations, but only one branch is selected."
         )

@@ -179,7 +179,7 @@ def without_unused(graph: Graph) -> Graph:
     return replace(graph, values=values)
 
 
-_MOST_WEIGHTS = 1 << 22
+_MAX_WEIGHTS = 1 << 22
 """Maximum size of weights that passes change: changing larger weights is slow and doubles their
 memory.
 """
@@ -203,7 +203,7 @@ class Weighted:
         like, bias = graph.values[node.attributes.weights], node.attributes.bias
         if self._readers[like.id] > 1:
             return "other nodes share the weights"
-        if like.elements > _MOST_WEIGHTS:
+        if like.elements > _MAX_WEIGHTS:
             return "with weights so large, an epilogue op costs nothing"
         operands = affine.operands_of(graph, node)
         if operands is None:

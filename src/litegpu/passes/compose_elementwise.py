@@ -23,9 +23,9 @@ from litegpu.ops.common.functions import (
 )
 from litegpu.passes.base import Editor, PassResult, label
 
-_MOST_STEPS = 64
+_MAX_STEPS = 64
 """Maximum number of steps: compilers are slow for thousands of them."""
-_MOST_BUFFERS = 2
+_MAX_BUFFERS = 2
 """Maximum number of constants that are not single numbers: devices limit the number of buffers."""
 
 
@@ -71,7 +71,7 @@ def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _F
     values = edit.values
     nodes: dict[int, Node] = {}
     waiting: dict[int, int] = {}  # value id -> position of its producer
-    budget, buffers = _MOST_STEPS, set[int]()
+    budget, buffers = _MAX_STEPS, set[int]()
     is_read = False
     at = position
     while True:
@@ -83,7 +83,7 @@ def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _F
         waiting |= {v: producers.get(v, -1) for v in node.operands if v not in constants}
         buffers |= {v for v in constants if values[v].elements > 1}
         budget -= sum(len(steps_of(each)) for each in node.epilogue)
-        if budget < 0 or len(buffers) > _MOST_BUFFERS:
+        if budget < 0 or len(buffers) > _MAX_BUFFERS:
             return None
         if len(waiting) == 1:
             return _Found(next(iter(waiting)), nodes, is_read) if len(nodes) > 1 else None

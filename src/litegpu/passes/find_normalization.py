@@ -25,7 +25,7 @@ from litegpu.ops.normalize import (
 )
 from litegpu.passes.base import Editor, PassResult, label
 
-_MOST_TERMS, _MOST_FACTORS, _MOST_OPERATIONS = 3, 8, 64
+_MAX_TERMS, _MAX_FACTORS, _MAX_OPERATIONS = 3, 8, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str
         return f"the value has {len(shape)} dimensions, more than 4"
     if graph.values[node.outputs[0]].shape != shape:
         return "the factors broadcast the value to a larger shape"
-    if len(absorbed) > _MOST_OPERATIONS:
-        return f"the normalization has more than {_MOST_OPERATIONS} operations"
+    if len(absorbed) > _MAX_OPERATIONS:
+        return f"the normalization has more than {_MAX_OPERATIONS} operations"
     left_out = {v for each in absorbed for v in each.outputs}
     inside = {id(each) for each in (*absorbed, node)}
     readers = graph.consumers()
@@ -208,7 +208,7 @@ class _Finder:
         """Return the nodes of a normalization before its last one, in any order."""
         found: dict[int, Node] = {}
         waiting = [node]
-        while waiting and len(found) <= _MOST_OPERATIONS:
+        while waiting and len(found) <= _MAX_OPERATIONS:
             for v in waiting.pop().inputs:
                 if self._whole(v) == self._whole(of.source) or v not in self.forms:
                     continue
@@ -396,9 +396,9 @@ def _without_leading_ones(value: Value) -> tuple[int, ...]:
 def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
     """Return a sum of `terms` if both operands have the same deviation."""
     deviations = {form.deviation for form in (left, right)} - {None}
-    if len(deviations) > 1 or len(terms) > _MOST_TERMS:
+    if len(deviations) > 1 or len(terms) > _MAX_TERMS:
         return None
-    if any(len(term.factors) > _MOST_FACTORS for term in terms):
+    if any(len(term.factors) > _MAX_FACTORS for term in terms):
         return None
     return _Sum(left.of, tuple(sorted(terms)), next(iter(deviations), None))
 

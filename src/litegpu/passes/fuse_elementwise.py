@@ -13,7 +13,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8
 """Maximum number of buffers that the epilogue ops of a kernel read: devices limit the total."""
-_MOST_OPS = 64
+_MAX_OPS = 64
 """Maximum number of epilogue ops of a kernel: compilers are slow for thousands of ops."""
 
 
@@ -66,7 +66,7 @@ def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, li
         return False
     if source.shape != result.shape and not has(producer, Trait.WEIGHTED):
         return False  # its attributes tell one dimension from another
-    if len(producer.epilogue) + len(reader.epilogue) > _MOST_OPS:
+    if len(producer.epilogue) + len(reader.epilogue) > _MAX_OPS:
         return False
     return _buffers(graph, producer) + _buffers(graph, reader) <= MAX_OPERANDS
 

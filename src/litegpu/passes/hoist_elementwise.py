@@ -12,7 +12,7 @@ from litegpu.ops.common.traits import Trait
 from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
-_MOST_COPIES = 1 << 12
+_MAX_COPIES = 1 << 12
 """Maximum number of added nodes: an op above a CONCATENATION becomes one op for each input."""
 
 
@@ -60,8 +60,8 @@ class _Hoister:
             return "other nodes also read the value"
         if any(v not in self._producers or v in outputs for v in view.inputs):
             return "the node reads an input, an output or a constant of the partition"
-        if self._copies + len(view.inputs) > _MOST_COPIES:
-            return f"this pass already added {_MOST_COPIES} nodes"
+        if self._copies + len(view.inputs) > _MAX_COPIES:
+            return f"this pass already added {_MAX_COPIES} nodes"
         return ""
 
     def _move(self, node: Node, view: Node) -> list[Node]:

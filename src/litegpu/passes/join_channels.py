@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
-from litegpu.ops.channel_maps import CHANNEL_MAPS, MOST_CHANNELS, ChannelMap, ChannelMapsAttributes
+from litegpu.ops.channel_maps import CHANNEL_MAPS, MAX_CHANNELS, ChannelMap, ChannelMapsAttributes
 from litegpu.ops.common.functions import depends_on_position
 from litegpu.ops.common.lookups import lookups
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
@@ -35,7 +35,7 @@ def join_channels(graph: Graph) -> PassResult:
     for position, node in enumerate(graph.nodes):
         if node.op != "CONCATENATION" or node.attributes.axis != _CHANNELS:
             continue
-        if graph.values[node.outputs[0]].shape4[3] > MOST_CHANNELS:
+        if graph.values[node.outputs[0]].shape4[3] > MAX_CHANNELS:
             continue
         found = [_part(graph, v, producers, consumers) for v in node.inputs]
         reasons = [each for each in found if isinstance(each, str)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from litegpu.codegen import FLOAT, register_of
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops.channel_maps import CHANNEL_MAPS, MOST_CHANNELS
+from litegpu.ops.channel_maps import CHANNEL_MAPS, MAX_CHANNELS
 from litegpu.ops.common import affine
 from litegpu.ops.common.functions import cast_name
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
@@ -54,8 +54,8 @@ def _matrix(graph: Graph, node: Node, reader: Node | None) -> tuple[tuple[float,
     if [epilogue_op.function for epilogue_op in node.epilogue] != casts:
         return "epilogue ops follow it"
     operands = affine.operands_of(graph, reader)
-    if operands is None or attributes.shape[0] > MOST_CHANNELS:
-        return f"{label(reader)} has computed weights, or more than {MOST_CHANNELS} results"
+    if operands is None or attributes.shape[0] > MAX_CHANNELS:
+        return f"{label(reader)} has computed weights, or more than {MAX_CHANNELS} results"
     rows = operands.weights.reshape(attributes.shape[0], -1)
     whole = np.concatenate((rows, operands.bias[:, np.newaxis]), axis=1)
     return tuple(tuple(map(float, row)) for row in whole)

@@ -14,12 +14,12 @@ from litegpu.ops.base import COPY, has
 from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
-_MOST_BYTES = 256
+_MAX_BYTES = 256
 """Maximum size of constants, such as shapes, axes and scales, that the pass compares by their
 contents.
 """
 
-_MOST_PARTS = 8
+_MAX_PARTS = 8
 """Maximum number of inputs of a CONCATENATION that may read a value twice: it then copies its
 inputs.
 """
@@ -60,7 +60,7 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     if any(v in graph.outputs for v in node.outputs):
         return "the node computes an output of the partition"
     readers = (reader for v in node.outputs for reader in consumers.get(v, ()))
-    if any(has(each, Trait.HOLDS_INPUTS) and len(each.inputs) > _MOST_PARTS for each in readers):
+    if any(has(each, Trait.HOLDS_INPUTS) and len(each.inputs) > _MAX_PARTS for each in readers):
         return "the node's result is stored in place in a concatenation of many parts"
     (output, *more) = node.outputs
     reader = None if more else only_consumer(output, consumers, graph.outputs)
@@ -83,7 +83,7 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
 
 def _contents(value: Value) -> Hashable:
     """Return a key that identifies a small constant's contents; None for other values."""
-    if value.data is None or value.data.nbytes > _MOST_BYTES or value.blockwise is not None:
+    if value.data is None or value.data.nbytes > _MAX_BYTES or value.blockwise is not None:
         return None
     return value.dtype, value.shape, value.quantization, value.data.tobytes()
 

@@ -26,7 +26,7 @@ from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label
 
-_MOST_WEIGHTS = 1 << 22
+_MAX_WEIGHTS = 1 << 22
 """Maximum number of weights of a merged convolution: for larger ones a launch matters little, and
 merging copies the weights.
 """
@@ -55,7 +55,7 @@ class _Group:
         """Add a node if the group can still include it."""
         weights = self.weights + graph.values[node.attributes.weights].elements
         odd = graph.values[node.outputs[0]].shape[-1] % self.unit
-        if weights > _MOST_WEIGHTS or (odd and self.last):
+        if weights > _MAX_WEIGHTS or (odd and self.last):
             return False
         (self.last if odd else self.whole).append(node)
         self.weights = weights

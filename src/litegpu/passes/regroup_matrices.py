@@ -23,10 +23,10 @@ from litegpu.ops.reshape import RESHAPE, reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MATMUL = "BATCH_MATMUL"
-_MOST_DIMS = 4
-_MOST_MATRICES = 1 << 16
+_MAX_DIMS = 4
+_MAX_MATRICES = 1 << 16
 """Maximum number of score matrices, since the pass lists the mask of each matrix."""
-_MOST_STEPS = 32
+_MAX_STEPS = 32
 """Maximum number of operations between a product and its softmax."""
 _ELEMENTWISE = frozenset(
     (
@@ -88,7 +88,7 @@ class _Regrouper:
         if softmax is product or softmax.outputs[0] in self._done:
             return False
         given, own = (self.graph.values[v].shape for v in (softmax.inputs[0], scores))
-        shape = given if len(given) <= _MOST_DIMS else own
+        shape = given if len(given) <= _MAX_DIMS else own
         shapes = {self.graph.values[each.outputs[0]].shape for each in (product, *steps)}
         if shapes | {given} == {shape} or not self._regroups(product, own, shape):
             return False
@@ -124,7 +124,7 @@ class _Regrouper:
         """Return the ops on the scores and their softmax, if no value has another reader."""
         found = [product]
         size = self.graph.values[product.outputs[0]].elements
-        while not _is_softmax(found[-1]) and len(found) < _MOST_STEPS:
+        while not _is_softmax(found[-1]) and len(found) < _MAX_STEPS:
             (value,) = found[-1].outputs
             reader = only_consumer(value, self._consumers, self.graph.outputs)
             if reader is None or not (reader.op in BETWEEN or _is_softmax(reader)):
@@ -166,7 +166,7 @@ class _Regrouper:
         if count == 1:
             # Without leading axes of size 1: the scores may now have fewer axes.
             return _Operand(v, value.shape[-len(shape) :])
-        if math.prod(own[:-2]) > _MOST_MATRICES:
+        if math.prod(own[:-2]) > _MAX_MATRICES:
             return None
         matrices = np.broadcast_to(np.arange(count).reshape(batch), own[:-2]).reshape(shape[:-2])
         for axis in range(matrices.ndim):
@@ -233,7 +233,7 @@ class _Regrouper:
         batches.add(self.graph.values[product.outputs[0]].shape[:-2])
         same = min(len(own), len(shape)) > 1 and own[-2:] == shape[-2:]
         shared = own == shape or len(batches) == 1
-        return same and max(len(own), len(shape)) <= _MOST_DIMS and shared
+        return same and max(len(own), len(shape)) <= _MAX_DIMS and shared
 
     def _regrouped(self, place: int, product: Node, operand: int, shape: tuple[int, ...]) -> int:
         """Return an operand reshaped to matrices with the batch axes of `shape`."""

@@ -18,7 +18,7 @@ from litegpu.passes.base import Editor, PassResult, label
 _CASTS = frozenset(("CAST", COPY))
 """Operations, before and after normalization, that are the identity for equal type and shape."""
 
-_MOST_AXES = 4
+_MAX_AXES = 4
 """Maximum rank for which leading axes of size 1 do not change the storage of a value."""
 
 
@@ -82,7 +82,7 @@ def _is_skipped(graph: Graph, node: Node) -> bool:
     return (
         bool(readers)
         and all(elementwise)
-        and all(len(source.shape) <= rank <= _MOST_AXES for rank in ranks)
+        and all(len(source.shape) <= rank <= _MAX_AXES for rank in ranks)
     )
 
 

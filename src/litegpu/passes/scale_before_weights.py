@@ -16,7 +16,7 @@ from litegpu.ops.common import affine
 from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label
 
-_LARGEST_SHIFT = 16.0
+_MAX_SHIFT = 16.0
 """Maximum constant shift.
 
 A larger shift makes the mean of the sums large, and cancellation reduces precision.
@@ -79,6 +79,6 @@ def _shifted(graph: Graph, reader: Node, scaling: affine.Affine) -> str:
         return ""
     if affine.leaves_image(graph, reader):
         return "the convolution's padding is zero, which is not shifted"
-    if np.abs(scaling.shift).max() > _LARGEST_SHIFT:
-        return f"a shift beyond {_LARGEST_SHIFT:g} would lose precision"
+    if np.abs(scaling.shift).max() > _MAX_SHIFT:
+        return f"a shift beyond {_MAX_SHIFT:g} would lose precision"
     return ""

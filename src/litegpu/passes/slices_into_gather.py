@@ -21,7 +21,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 _VIEWS = frozenset((RESHAPE, "EXPAND_DIMS", "SQUEEZE"))
 _CUTS = frozenset(("SLICE", "STRIDED_SLICE"))
 _JOINS = frozenset(("CONCATENATION", "PACK"))
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 """Maximum number of operations between a part and the value from which the part is sliced."""
 
 
@@ -93,7 +93,7 @@ def _row(
     while graph.values[value].shape[-1:] != (width,):
         node = producers.get(value)
         source = None if node is None else _source(graph, node)
-        if node is None or source is None or len(path) == _MOST_STEPS:
+        if node is None or source is None or len(path) == _MAX_STEPS:
             return None
         path.append(node)
         value = source

@@ -14,7 +14,7 @@ import numpy as np
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
-from litegpu.ops.channel_maps import MOST_CHANNELS
+from litegpu.ops.channel_maps import MAX_CHANNELS
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.index_map import MixedRadix, Source, index_map_node, plain
 from litegpu.ops.strided_slice import STRIDED_SLICE
@@ -66,7 +66,7 @@ def _part(
 ) -> _Part | str:
     """Return a part as a slice, or why an index map cannot compute it."""
     axis, shape = joined.attributes.axis, graph.values[value].shape4
-    if axis == _CHANNELS and graph.values[joined.outputs[0]].shape4[axis] <= MOST_CHANNELS:
+    if axis == _CHANNELS and graph.values[joined.outputs[0]].shape4[axis] <= MAX_CHANNELS:
         return "the pass join_channels joins so few channels"
     node, factor, nodes = producers.get(value), 1.0, list[Node]()
     if node is not None and (scale := _factor(graph, node)) is not None:

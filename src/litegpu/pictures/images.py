@@ -95,7 +95,7 @@ def _is_heif(file: str | IO[bytes]) -> bool:
     """Return whether a file is HEIC, a format of phone cameras that Pillow does not read."""
     try:
         with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as opened:
-            beginning = opened.read(_MOST_BRANDS)
+            beginning = opened.read(_MAX_BRANDS)
             opened.seek(0)
     except OSError:  # Pillow reports the error
         return False
@@ -107,7 +107,7 @@ def _is_heif(file: str | IO[bytes]) -> bool:
     return bool(brands & _HEIF_BRANDS) and not brands & _AVIF_BRANDS
 
 
-_MOST_BRANDS = 256
+_MAX_BRANDS = 256
 """Number of bytes that contain a file's brands."""
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _AVIF_BRANDS = {b"avif", b"avis"}

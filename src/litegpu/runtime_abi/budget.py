@@ -10,11 +10,11 @@ from litegpu.errors import ModelError
 from litegpu.runtime_abi.structs import float_array, int_array
 from litegpu.wording import printable
 
-_MOST_CUSTOM_BYTES = 1 << 16
-_MOST_NAME_BYTES = 1 << 12
+_MAX_CUSTOM_BYTES = 1 << 16
+_MAX_NAME_BYTES = 1 << 12
 _SPREAD_FACTOR = 8
 """A sparse constant is large if its dense size exceeds its stored size by this factor."""
-_MOST_OVERLAPPING = 1 << 20
+_MAX_OVERLAPPING = 1 << 20
 _BYTES_PER_NUMBER = 8
 _BYTES_PER_OPERATION = 1 << 16
 """Bytes of constants that permit one more number, and one more operation."""
@@ -58,14 +58,14 @@ class ReadBudget:
 
     def custom(self, address: int | None, size: int) -> bytes:
         """Return an op's custom options; b"" if longer than the options of any known op."""
-        if not address or not 0 < size <= _MOST_CUSTOM_BYTES:
+        if not address or not 0 < size <= _MAX_CUSTOM_BYTES:
             return b""
         self._count(size // 4)
         return ctypes.string_at(address, size)
 
     def name(self, raw: bytes | None) -> str:
         """Return the first characters of a name."""
-        found = (raw or b"")[:_MOST_NAME_BYTES]
+        found = (raw or b"")[:_MAX_NAME_BYTES]
         self._count(len(found) // 4)
         return found.decode("utf-8", "replace")
 
@@ -96,7 +96,7 @@ class ReadBudget:
                 self._counted.add(start)
                 self.numbers += size // _BYTES_PER_NUMBER
                 self.operations += size // _BYTES_PER_OPERATION
-        if overlapping > _MOST_OVERLAPPING:
+        if overlapping > _MAX_OVERLAPPING:
             raise ModelError(
                 f"Constants of the model share {overlapping} bytes with other constants, so their "
                 "total size exceeds the file's. Run the model without the delegate."

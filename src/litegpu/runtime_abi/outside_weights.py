@@ -38,8 +38,8 @@ _ID, _GROUP, _OFFSET, _LENGTH, _PACKING = range(5)
 _INSIDE = 1
 """The largest `Buffer.offset` of a buffer whose data are in the tables."""
 _UNPACKED = ("", "unpacked")
-_MOST_TABLES = 1 << 31
-_MOST_VISITED = 1 << 20
+_MAX_TABLES = 1 << 31
+_MAX_VISITED = 1 << 20
 """Maximum number of tables that are read; tables in a file can share lists."""
 
 
@@ -84,7 +84,7 @@ class _Reader:
         if not appended and not external:
             return None
         end = min((offset for _, offset in appended.values()), default=len(self._model))
-        if end > _MOST_TABLES:
+        if end > _MAX_TABLES:
             raise ModelError(
                 f"The tables of the model have {end} bytes, more than a table can refer to. "
                 "Convert the model again."
@@ -174,9 +174,9 @@ class _Reader:
 
     def _visit(self, count: int) -> None:
         self._visited += count
-        if self._visited > _MOST_VISITED:
+        if self._visited > _MAX_VISITED:
             raise ModelError(
-                f"The model has more than {_MOST_VISITED} tensors, operations and constants. "
+                f"The model has more than {_MAX_VISITED} tensors, operations and constants. "
                 "Split the model."
             )
 

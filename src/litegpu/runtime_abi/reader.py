@@ -32,7 +32,7 @@ from litegpu.runtime_abi.structs import (
 UPGRADE = "The supported runtimes are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
 """The remedy when the runtime does not support an interface."""
 
-_MOST_ELEMENTS = 1 << 40
+_MAX_ELEMENTS = 1 << 40
 _MATRIX = "FULLY_CONNECTED"
 _WITH_INTERMEDIATES = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
@@ -270,7 +270,7 @@ def _elements_of_bytes(bits: int) -> npt.NDArray[Any]:
 def _is_shape(shape: tuple[int, ...]) -> bool:
     """Whether an array can have this shape, even without elements."""
     sizes = (max(size, 1) for size in shape)
-    return all(size >= 0 for size in shape) and math.prod(sizes) <= _MOST_ELEMENTS
+    return all(size >= 0 for size in shape) and math.prod(sizes) <= _MAX_ELEMENTS
 
 
 def _quantization(tensor: TfLiteTensor, budget: ReadBudget) -> Quantization | None:

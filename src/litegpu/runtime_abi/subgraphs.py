@@ -32,7 +32,7 @@ _INLINED = (COMPOSITE, "IF", "STABLEHLO_CASE", "WHILE")
 """Operations whose graphs may run in a partition."""
 _DESCRIBED = ("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER")
 """Operations whose graphs never run: the runtime only inspects their nodes."""
-_MOST_NODES = 1 << 17
+_MAX_NODES = 1 << 17
 """Maximum number of nodes that replace calls in a model, to limit the reading time."""
 
 _Place = tuple[int, int]
@@ -116,7 +116,7 @@ class Subgraphs:
             if file is not None:
                 self._find_bodies(file, numbers, source is not None)
         finally:
-            left = _Allowance(_MOST_NODES)
+            left = _Allowance(_MAX_NODES)
             self._graphs = {n: self._with_bodies(each, left) for n, each in self._graphs.items()}
 
     def _read(self, number: int, context: int) -> None:

@@ -65,14 +65,14 @@ def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
         with zipfile.ZipFile(content) as archive:
             files = [each for each in archive.infolist() if each.filename.endswith(".txt")]
             files.sort(key=lambda each: each.filename not in named)
-            if not files or files[0].file_size > _MOST_BYTES:
+            if not files or files[0].file_size > _MAX_BYTES:
                 return []
             return archive.read(files[0]).decode().splitlines()
     except Exception:  # a damaged archive may make zipfile raise anything; it has no labels
         return []
 
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Maximum size of labels in bytes, because an archive may unpack to gigabytes."""
 
 

@@ -12,7 +12,7 @@ from litegpu.tools.console import print_table
 from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel
 
 TOP = 5
-FEWEST_CLASSES = 10
+MIN_CLASSES = 10
 TOP_COLUMNS = (">top", ">score", ">class", "name")
 
 
@@ -22,7 +22,7 @@ def class_count(outputs: list[Output]) -> int:
         return 0
     shape = outputs[0].values.shape
     scores = len(shape) >= 2 and shape[0] == 1 and max(shape) == outputs[0].values.size
-    return max(shape) if scores and max(shape) >= FEWEST_CLASSES else 0
+    return max(shape) if scores and max(shape) >= MIN_CLASSES else 0
 
 
 def print_meaning(model: FoundModel) -> None:

@@ -233,14 +233,14 @@ def _sized(detail: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
     The size is a multiple of 32, and at most 1024, which most networks support.
     """
     shape, signature = detail["shape"].copy(), detail["shape_signature"]
-    shrunk = min(_LARGEST_SIDE / max(picture.size), 1.0)
+    shrunk = min(_MAX_SIDE / max(picture.size), 1.0)
     for axis, extent in ((1, picture.height), (2, picture.width)):
         if signature[axis] < 0:
             shape[axis] = max(round(extent * shrunk / _STEP), 1) * _STEP
     return {**detail, "shape": shape}
 
 
-_STEP, _LARGEST_SIDE = 32, 1024
+_STEP, _MAX_SIDE = 32, 1024
 
 
 def _first(output: Output) -> Output:

@@ -15,7 +15,7 @@ from litegpu.zoo import schema
 _BUFFER_ALIGNMENT = 16
 _NO_OFFSET = 1
 """The largest offset value of a buffer whose data are in the tables."""
-_MOST_INSIDE = 1 << 30
+_MAX_INSIDE = 1 << 30
 """Maximum bytes of all constants in the tables."""
 
 
@@ -60,7 +60,7 @@ def pack(model: Any) -> bytes:
     because table offsets are limited to 2 GiB.
     """
     sizes = [len(_data(buffer)) for buffer in model.buffers]
-    if sum(sizes) <= _MOST_INSIDE:
+    if sum(sizes) <= _MAX_INSIDE:
         return _packed(model, [_AlignedBuffer(buffer) for buffer in model.buffers])
     # Tables with other offsets have the same length.
     tables = _packed(model, _outside(sizes, _BUFFER_ALIGNMENT))

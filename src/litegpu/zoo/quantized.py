@@ -20,7 +20,7 @@ from litegpu.zoo.writer import TensorRef
 _DEVIATIONS = 4.0
 """Number of standard deviations on each side of the mean that a range covers."""
 _LOWEST, _HIGHEST = -128, 127
-_LARGEST_WEIGHT = 127
+_MAX_WEIGHT = 127
 _IMAGE = (-1.0, 1.0)
 _PROBABILITY = Quantization((1 / 256,), (_LOWEST,))
 """The output quantization of SOFTMAX and LOGISTIC, which the CPU's kernels require."""
@@ -66,7 +66,7 @@ class QuantizedNet(Net):
         axis = 3 if weights.ndim == 4 and weights.shape[0] == 1 != bias.size else 0
         others = tuple(each for each in range(weights.ndim) if each != axis)
         largest = np.abs(weights).max(axis=others, keepdims=True)
-        scales = np.maximum(largest, np.float32(1e-6)) / np.float32(_LARGEST_WEIGHT)
+        scales = np.maximum(largest, np.float32(1e-6)) / np.float32(_MAX_WEIGHT)
         assert x.quantization is not None
         sums = np.float32(x.quantization.scale[0]) * scales.ravel()
         zeros = (0,) * scales.size

@@ -27,7 +27,7 @@ _SEEDS = (
     bundle({"in.task": _INNER, "c.tflite": _MODEL}, zipfile.ZIP_DEFLATED),
     litertlm([Section(_MODEL), Section(b"words", 4, ""), Section(b"numbers", 7)])[:50000],
 )
-_MOST_BYTES = 80 << 20
+_MAX_BYTES = 80 << 20
 
 
 def damaged(number: int) -> bytes:
@@ -58,7 +58,7 @@ def try_damaged(number: int) -> str:
             found = None
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
-        assert peak < _MOST_BYTES, f"{peak} bytes"
+        assert peak < _MAX_BYTES, f"{peak} bytes"
     return outcome
 
 

@@ -23,7 +23,7 @@ _ELEMENTS: dict[str, Any] = {
     **{"BOOL": np.bool_, "COMPLEX64": np.complex64, "UINT32": np.uint32},
 }
 _OTHERS = ("STRING", "UINT64", "VARIANT", "UINT16", "INT4")
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 
 
 class NotApplicableError(Exception):
@@ -75,7 +75,7 @@ class Draft:
 
     def give(self, tensor: Any, data: bytes) -> None:
         """Let a tensor have a buffer of its own."""
-        if len(data) > _MOST_BYTES:
+        if len(data) > _MAX_BYTES:
             raise NotApplicableError
         buffer = schema.tables().BufferT()
         buffer.data = np.frombuffer(data, np.uint8)
@@ -169,7 +169,7 @@ def shape(draft: Draft) -> str:
     if data and draft.random.random() < 0.8:
         elements = draft.elements(tensor)
         size = max(int(np.prod([max(size, 0) for size in after], dtype=np.int64)), 0)
-        if size * elements.itemsize > _MOST_BYTES:
+        if size * elements.itemsize > _MAX_BYTES:
             raise NotApplicableError
         draft.give(tensor, np.resize(elements, size).tobytes())
     return f"shape of {tensor.name}: {before} -> {after}"

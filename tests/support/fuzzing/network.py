@@ -29,7 +29,7 @@ Choice = Callable[[Shape, Range], "Key | None"]
 _LARGEST = 1e4
 _LOUD, _WANTED = 4.0, 1.5
 """Results that spread further than the first are made anew with weights for the second."""
-_MOST_RESULTS = 8
+_MAX_RESULTS = 8
 
 
 class UnfitError(Exception):
@@ -290,7 +290,7 @@ def shaped(content: bytes) -> bytes:
 
 
 def _check(elements: Sequence[Array], most: int) -> None:
-    if not 0 < len(elements) <= _MOST_RESULTS:
+    if not 0 < len(elements) <= _MAX_RESULTS:
         raise UnfitError(f"{len(elements)} results")
     for each in elements:
         if not 0 < each.size <= most:

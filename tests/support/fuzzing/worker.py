@@ -25,10 +25,10 @@ Arrays = tuple[npt.NDArray[Any], ...]
 
 _MEMORY_BYTES = 12 << 30
 """Address space of a worker: a shape of billions of elements must not take the machine along."""
-_MOST_ELEMENTS = 1 << 22
+_MAX_ELEMENTS = 1 << 22
 """Inputs and outputs with more elements are refused, on both sides alike."""
 ULP = 2.0**-23
-SMALLEST_NORMAL = 2.0**-126
+MIN_NORMAL = 2.0**-126
 SPECIAL = np.array([0.0, -0.0, 1e-40, -1e-40, 1e9, -7e4, 65504.0, 1.0], np.float32)
 """Rare numbers whose squares and sums stay finite; test_not_a_number.py has the others."""
 
@@ -189,7 +189,7 @@ def _invoke(interpreter: Any, task: Task) -> Arrays:
     outputs = interpreter.get_output_details()
     for detail in outputs:
         # What nobody writes is then seen. Outputs that are inputs or constants stay as they are.
-        if detail["dtype"] is np.float32 and _count(detail["shape"]) < _MOST_ELEMENTS:
+        if detail["dtype"] is np.float32 and _count(detail["shape"]) < _MAX_ELEMENTS:
             with contextlib.suppress(ValueError):
                 _spoil(interpreter, detail, task.before)
     interpreter.invoke()
@@ -212,7 +212,7 @@ def _input(detail: dict[str, Any], task: Task) -> npt.NDArray[Any]:
     # Not from one stream: what is drawn for one may have another shape with a delegate.
     random = np.random.default_rng([task.seed, detail["index"]])
     shape, dtype = tuple(detail["shape"]), np.dtype(detail["dtype"])
-    if _count(shape) > _MOST_ELEMENTS:
+    if _count(shape) > _MAX_ELEMENTS:
         raise ValueError(f"an input of {shape} is too large to try")
     if dtype.kind not in "f":
         return random.integers(0, 2 if dtype.kind == "b" else 5, shape).astype(dtype)
@@ -224,7 +224,7 @@ def _input(detail: dict[str, Any], task: Task) -> npt.NDArray[Any]:
         nudges = np.random.default_rng([task.seed, detail["index"], task.nudge])
         values = values * (1 + task.ulp * nudges.integers(-1, 2, shape))
     if task.flushed:
-        values = np.where(np.abs(values) < SMALLEST_NORMAL, 0.0, values)
+        values = np.where(np.abs(values) < MIN_NORMAL, 0.0, values)
     return np.asarray(values).astype(dtype)
 
 

@@ -40,7 +40,7 @@ def load(content: bytes) -> GpuDelegate:
     """
     with (
         on_paper(),
-        mock.patch.object(memory, "_MOST_SEARCHED", 0),
+        mock.patch.object(memory, "_MAX_SEARCHED", 0),
     ):
         delegate = GpuDelegate(backend="opencl", inference_preference=0, cache=False)
         runtime.interpreter(content, delegate, builtin_kernels=True)

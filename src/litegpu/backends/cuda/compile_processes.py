@@ -26,7 +26,7 @@ from litegpu.host.children import can_run_modules
 _PROGRAM = Path(__file__).with_name("compile_process.py")
 _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
 """The Linux file with a container's CPU quota."""
-_FEWEST_CORES = 4
+_MIN_CORES = 4
 """Minimum cores for separate processes: with fewer cores, threads rarely wait for the lock."""
 _MOST = 15
 _HEAP = {
@@ -189,7 +189,7 @@ def are_possible() -> bool:
 
 
 def _are_wanted() -> bool:
-    return cores() >= _FEWEST_CORES and config.are_compilers_wanted()
+    return cores() >= _MIN_CORES and config.are_compilers_wanted()
 
 
 def cores() -> int:

@@ -23,7 +23,7 @@ from litegpu.device_model import DeviceModel, model_of
 if TYPE_CHECKING:
     from litegpu.backends.cuda.device import CUDADevice
 
-_WARP, _MOST_THREADS = 32, 1024
+_WARP, _MAX_THREADS = 32, 1024
 """Threads per warp, and the maximum number of threads per block."""
 _REGISTERS_AT_ONCE = 8
 """Granularity of register allocation per thread."""
@@ -53,7 +53,7 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
     room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
     # The driver reports MAX_THREADS_PER_BLOCK only for loaded functions, and would load them now.
     of_warp = round_up(max(registers, 1), _REGISTERS_AT_ONCE) * _WARP
-    most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
+    most = min(model.registers // of_warp * _WARP, _MAX_THREADS)
     threads = math.prod(launch.local_size)
     # Declared arrays fit on the device, or loading the module would have failed.
     shared = (SHARED_BYTES, needed and needed + declared, room + declared)

@@ -48,7 +48,7 @@ _TOO_LITTLE_MEMORY = (
 
 _NAME = re.compile(r"(-cl-std=CL[0-9.]+) #\d+")
 """Pattern of the names in `binaries`: compiler options of the dialect, and a number."""
-_MOST_BUILDS = 8
+_MAX_BUILDS = 8
 _ALIGNMENT = 128
 """Alignment in bytes, so that loads of a work group begin at a cache line."""
 _POCL = "to run on the CPU: apt-get install pocl-opencl-icd"
@@ -210,7 +210,7 @@ class OpenCLDevice(Device):
         A CPU driver compiles each kernel at its first run, so one program suffices.
         """
         whole = self.info.software or not config.are_compilers_wanted()
-        return 1 if whole else min(os.cpu_count() or 1, _MOST_BUILDS)
+        return 1 if whole else min(os.cpu_count() or 1, _MAX_BUILDS)
 
     @property
     def origin(self) -> tuple[str, ...]:

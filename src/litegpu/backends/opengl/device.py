@@ -45,7 +45,7 @@ from litegpu.progress import carried
 
 _Result = TypeVar("_Result")
 
-_MOST_DEVICES = 64
+_MAX_DEVICES = 64
 _VENDOR, _RENDERER, _VERSION = 0x1F00, 0x1F01, 0x1F02
 _WORK_GROUP_COUNT, _WORK_GROUP_SIZE, _WORK_GROUP_ITEMS = 0x91BE, 0x91BF, 0x90EB
 _SHARED_BYTES, _BLOCKS, _BINDINGS = 0x8262, 0x90DB, 0x90DD
@@ -108,7 +108,7 @@ def share_opengl_context() -> DeviceInfo:
     return _opened.get(index).info
 
 
-_indices = itertools.count(_MOST_DEVICES)
+_indices = itertools.count(_MAX_DEVICES)
 """Indices of devices that share buffers, which come after all other devices."""
 _shared: dict[int, SharedContext] = {}
 """The shared contexts of devices that are not opened yet."""
@@ -117,11 +117,11 @@ _shared: dict[int, SharedContext] = {}
 def _sharing() -> list[OpenGLDevice]:
     """Return the open devices that share the buffers of an application."""
     opened = [*_opened.devices.values()]
-    return [device for device in opened if device.info.index >= _MOST_DEVICES and not device.lost]
+    return [device for device in opened if device.info.index >= _MAX_DEVICES and not device.lost]
 
 
 def _open(index: int) -> OpenGLDevice:
-    if index < _MOST_DEVICES:
+    if index < _MAX_DEVICES:
         info, number = _found()[index]
         return OpenGLDevice(index, partial(OpenGL.of_device, number), lambda _: info)
     if index not in _shared:
@@ -158,7 +158,7 @@ def _look() -> tuple[list[DeviceInfo], list[str]]:
     """Return the devices that can be opened, with EGL numbers, and the errors of the others."""
     usable: list[DeviceInfo] = []
     reasons: list[str] = []
-    for number in range(_MOST_DEVICES):
+    for number in range(_MAX_DEVICES):
         try:
             gl = OpenGL.of_device(number)
         except NoMoreDevicesError:

@@ -24,8 +24,8 @@ from litegpu.runtime_abi import kernels
 _FREE_BYTES = 1 << 24
 _FACTOR = 4
 """Maximum ratio of the sizes of dequantized and original constants in legitimate models."""
-_MOST_RUNS = 256
-_MOST_OPERATIONS = 1 << 30
+_MAX_RUNS = 256
+_MAX_OPERATIONS = 1 << 30
 _TYPES = {np.dtype(dtype.value): dtype for dtype in DType if dtype.size}
 """Element types by NumPy dtype, for fast lookups."""
 
@@ -40,9 +40,9 @@ class Budget:
 
     left: int = _FREE_BYTES
     """Remaining size of results in bytes."""
-    runs: int = _MOST_RUNS
+    runs: int = _MAX_RUNS
     """Remaining number of nodes that the runtime's CPU kernels may compute."""
-    operations: int = _MOST_OPERATIONS
+    operations: int = _MAX_OPERATIONS
     """Remaining number of operations that the runtime's CPU kernels may compute: see
     `OpFacts.flops`.
     """

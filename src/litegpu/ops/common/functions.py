@@ -349,15 +349,15 @@ def _casts(source: Register) -> Mapping[str, Function]:
 
 OF_UNSIGNED, TO_UNSIGNED = "CAST_U32_INT64", "CAST_F32_UINT32"
 """Casts of uint32, which int32 represents: to int64, and from floats."""
-_LARGEST_UINT32 = LONG.splat(LONG.literal(2**32 - 1))
+_MAX_UINT32 = LONG.splat(LONG.literal(2**32 - 1))
 
 CASTS: Mapping[str, Function] = {
     **_casts(FLOAT),
     **_casts(INT),
     **_casts(LONG),
-    OF_UNSIGNED: Function(f"AND4_I64(CAST4_I32_I64({{a}}), {_LARGEST_UINT32})", makes=LONG),
+    OF_UNSIGNED: Function(f"AND4_I64(CAST4_I32_I64({{a}}), {_MAX_UINT32})", makes=LONG),
     TO_UNSIGNED: Function(
-        f"CAST4_I64_I32(MAX4_I64(MIN4_I64(CAST4_F32_I64({{a}}), {_LARGEST_UINT32}), {LONG.zeros}))",
+        f"CAST4_I64_I32(MAX4_I64(MIN4_I64(CAST4_F32_I64({{a}}), {_MAX_UINT32}), {LONG.zeros}))",
         makes=INT,
     ),
 }

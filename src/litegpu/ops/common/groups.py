@@ -21,7 +21,7 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, MixedRadix, Sou
 from litegpu.ops.pack_weights import whole_groups
 
 _BLOCK = 4
-_MOST_DENSE = 4
+_MAX_DENSE = 4
 """Maximum number of products with dense weights, relative to the products with padded groups."""
 
 
@@ -43,7 +43,7 @@ class Groups:
         if whole_groups(self.shape, self.count) or self.is_depthwise:
             return False
         dense = self.shape[0] * self.shape[3] * self.count
-        return dense > _MOST_DENSE * self.padded_shape[0] * self.padded_shape[3]
+        return dense > _MAX_DENSE * self.padded_shape[0] * self.padded_shape[3]
 
     @property
     def outputs(self) -> int:

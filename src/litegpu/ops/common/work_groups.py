@@ -11,7 +11,7 @@ from litegpu.ops.base import LowerContext, Target
 _T = TypeVar("_T")
 _SHARED_BYTES = 16
 """Bytes of shared memory for each item of a work group: a float4."""
-_SMALLEST_GROUP = 16
+_MIN_GROUP = 16
 """Minimum work-group size: smaller groups leave most lanes of a GPU's vector units idle."""
 
 
@@ -90,7 +90,7 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
         if groups * items >= target.parallel_items:
             break
         items *= 2
-    return items if items >= _SMALLEST_GROUP else 1
+    return items if items >= _MIN_GROUP else 1
 
 
 def lanes_of(items: int, target: Target, rows: int = 1) -> int:

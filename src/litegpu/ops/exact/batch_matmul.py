@@ -65,7 +65,7 @@ class ExactBatchMatmul(OfMatrices):
         return checks.first_of(
             numbers.check_no_zeros(graph, (*node.inputs, *node.outputs)),
             wide_sums.check_multiplier(_multiplier(graph, node)),
-            wide_sums.check_terms(depth, wide_sums.MOST_PAIRS),
+            wide_sums.check_terms(depth, wide_sums.MAX_PAIRS),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:

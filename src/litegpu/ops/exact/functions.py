@@ -267,7 +267,7 @@ EXACT: Mapping[str, Function] = {
     # Divide {b} by scales, halves away from zero: exact quotients, or quotients rounded to float32.
     **{name: Function(_signed_quotient(text), makes=INT) for name, text in _QUOTIENTS.items()},
     # Results outside int32 become -2^31, as in the CPU's conversion.
-    "LEAST_OUTSIDE": Function(
+    "MIN_OUTSIDE": Function(
         _where("LESS4({b}, {d})", _where("LESS4({c}, {b})", "{a}", _LEAST), _LEAST), makes=INT
     ),
 }

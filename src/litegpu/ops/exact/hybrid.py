@@ -43,7 +43,7 @@ from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthw
 
 _IMAGE = 3
 """Number of axes of an image [H, W, C], which dynamic quantization treats as one row."""
-_MOST_IN_BLOCK = 8192
+_MAX_IN_BLOCK = 8192
 """Maximum block size, for which float32 represents the sum of products exactly."""
 
 
@@ -248,9 +248,9 @@ def _check_blocks(weights: Value) -> str:
             "with a scale for each block; the CPU multiplies INT4 of at least [4, 32] that way."
         )
     size = weights.blockwise.size
-    if size % NIBBLES or size > _MOST_IN_BLOCK:
+    if size % NIBBLES or size > _MAX_IN_BLOCK:
         return (
-            f"The blocks have {size} weights; multiples of {NIBBLES} up to {_MOST_IN_BLOCK} are "
+            f"The blocks have {size} weights; multiples of {NIBBLES} up to {_MAX_IN_BLOCK} are "
             "supported."
         )
     return ""

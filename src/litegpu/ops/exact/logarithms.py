@@ -46,7 +46,7 @@ _POLYNOMIAL = ("-0x1.00ea348b88334p-2", "0x1.5575b0be00b6ap-2", "-0x1.ffffef20a4
 """The coefficients A0, A1, A2 of the polynomial."""
 _LN_2 = "0x1.62e42fefa39efp-1"
 
-LEAST_BITS = 0x3F330000
+MIN_BITS = 0x3F330000
 """The bits of the float32 at the start of the first interval, for k = 0."""
 INTERVAL_BITS = 19
 """Number of low bits of a float32 that give the position in an interval; higher bits select the
@@ -81,7 +81,7 @@ def table(most: int) -> npt.NDArray[np.int32]:
     The first rows belong to numbers below 1. The table has the shape [rows, 4], since a row has two
     numbers of two words.
     """
-    last = int(np.float32(min(most, MOST)).view(np.int32)) - LEAST_BITS >> INTERVAL_BITS
+    last = int(np.float32(min(most, MOST)).view(np.int32)) - MIN_BITS >> INTERVAL_BITS
     rows = []
     for index in range(last + 1):
         inverse, middle = map(_exactly, _INTERVALS[index % len(_INTERVALS)])
@@ -97,7 +97,7 @@ def template_words() -> dict[str, Any]:
     """
     fourth, third, second = (abs(_exactly(each)) for each in _POLYNOMIAL)
     return {
-        "least": LEAST_BITS,
+        "least": MIN_BITS,
         "bits": INTERVAL_BITS,
         "unit": literal(SCALE * 2.0**-24),
         "first": words(Fraction(2, SCALE)),

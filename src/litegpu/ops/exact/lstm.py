@@ -37,7 +37,7 @@ from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier, float32
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_lstm import (
-    MOST_CELLS,
+    MAX_CELLS,
     QUANTIZED_LSTM,
     IntegerGate,
     IntegerNormalization,
@@ -290,9 +290,9 @@ def _check_size(graph: Graph, node: Node) -> str:
             f"The CPU reads {sizes.outputs} peephole weights of an integer LSTM with a projection, "
             f"more than its {sizes.cells} cells have."
         )
-    if max(sizes.cells, sizes.outputs) <= MOST_CELLS:
+    if max(sizes.cells, sizes.outputs) <= MAX_CELLS:
         return ""
-    return f"{sizes.cells} cells are more than the {MOST_CELLS} that one work group computes."
+    return f"{sizes.cells} cells are more than the {MAX_CELLS} that one work group computes."
 
 
 def _check_scales(graph: Graph, node: Node) -> str:

@@ -17,7 +17,7 @@ from litegpu.ops.exact.float_rows import FloatRows
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 
 _ADDED = 7
-_LEAST_OUTPUTS, _LEAST_INPUTS = 4, 32
+_MIN_OUTPUTS, _MIN_INPUTS = 4, 32
 """The minimum number of outputs and inputs for which the CPU uses its 4-bit kernel."""
 
 
@@ -26,7 +26,7 @@ def multiplies_nibbles(weights: Value) -> bool:
     if weights.dtype is not DType.INT4:
         return False
     outputs, inputs = weights.shape
-    return outputs >= _LEAST_OUTPUTS and inputs >= _LEAST_INPUTS and inputs % 2 == 0
+    return outputs >= _MIN_OUTPUTS and inputs >= _MIN_INPUTS and inputs % 2 == 0
 
 
 def check_nibbles(weights: Value) -> str:

@@ -28,7 +28,7 @@ _RESULTS = {
     DType.INT32: frozenset({DType.INT8, DType.INT16}),
 }
 """The result types that the CPU supports, by source type."""
-_LEAST_SCALE = 2.0**-100
+_MIN_SCALE = 2.0**-100
 """Minimum supported scale, for which the products with fractions are normal float32 numbers."""
 
 
@@ -127,7 +127,7 @@ def _check_result(graph: Graph, source: Value, result: Value) -> str:
     if reason or source.dtype is not DType.FLOAT32 or result.quantization is None:
         return reason
     least = min(result.quantization.scale)
-    if least < _LEAST_SCALE:
+    if least < _MIN_SCALE:
         return f"tensor {result.id} has the scale {least:g}, too small for float32 arithmetic."
     return ""
 
@@ -211,7 +211,7 @@ def _divided(source: Value, result: Value, new_value: NewValue) -> tuple[Epilogu
     return (
         EpilogueOp("MAGNITUDE_BELOW", (constant(1 / scale.astype(np.float64)),)),
         EpilogueOp(nearest, (source.id, *terms)),
-        EpilogueOp("LEAST_OUTSIDE", (source.id, *map(constant, _ends_of_int32(scale, zero)))),
+        EpilogueOp("MIN_OUTSIDE", (source.id, *map(constant, _ends_of_int32(scale, zero)))),
     )
 
 

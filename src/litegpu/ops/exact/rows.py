@@ -117,14 +117,14 @@ class ExactL2Normalization(ExactRows):
         return 128 if dtype is DType.UINT8 else 0
 
 
-_MOST_TERMS = 2**16
+_MAX_TERMS = 2**16
 """The maximum number of 15-bit exponentials whose sum fits 32 bits."""
 
 
 def _check_row(channels: int) -> str:
-    if channels <= _MOST_TERMS:
+    if channels <= _MAX_TERMS:
         return ""
-    return f"The rows have {channels} INT16 elements; at most {_MOST_TERMS} are supported."
+    return f"The rows have {channels} INT16 elements; at most {_MAX_TERMS} are supported."
 
 
 def _short_multiplier(source: Value, node: Node) -> Multiplier:

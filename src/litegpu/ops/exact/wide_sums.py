@@ -21,13 +21,13 @@ from litegpu.ops.exact.numbers import Multiplier
 
 LOW_ZERO = -128
 """The stored low byte of the 16-bit integer 0."""
-_MOST_TERMS = 2**16
+_MAX_TERMS = 2**16
 """The maximum number of products of a low byte and a weight whose sum fits 32 bits."""
-MOST_PAIRS = 2**15
+MAX_PAIRS = 2**15
 """The maximum number of products of two low bytes whose sum fits 32 bits."""
-_LARGEST_BIAS = 2**52
+_MAX_BIAS = 2**52
 """Maximum magnitude of biases for which float64 represents all sums exactly."""
-_LARGEST_SHIFT = 7
+_MAX_SHIFT = 7
 """The maximum left shift that the CPU applies to 64-bit sums."""
 
 
@@ -65,7 +65,7 @@ def split(index: int, value: Value, new_value: NewValue) -> Bytes:
     return Bytes(high, low, tuple(nodes))
 
 
-def check_terms(terms: int, most: int = _MOST_TERMS) -> str:
+def check_terms(terms: int, most: int = _MAX_TERMS) -> str:
     """Return a reason if a sum has too many products."""
     return (
         ""
@@ -76,18 +76,18 @@ def check_terms(terms: int, most: int = _MOST_TERMS) -> str:
 
 def check_bias(bias: Value | None) -> str:
     """Return a reason if sums with the bias are too large for float64 to represent exactly."""
-    if bias is None or np.abs(np.asarray(bias.data, np.float64)).max(initial=0) < _LARGEST_BIAS:
+    if bias is None or np.abs(np.asarray(bias.data, np.float64)).max(initial=0) < _MAX_BIAS:
         return ""
     return f"The bias, tensor {bias.id}, has elements of 2^52 or more."
 
 
 def check_multiplier(multiplier: Multiplier) -> str:
     """Return a reason if the CPU cannot apply the multiplier to 64-bit sums."""
-    if multiplier.shift <= _LARGEST_SHIFT:
+    if multiplier.shift <= _MAX_SHIFT:
         return ""
     return (
         "The ratio of the scales is so large that the CPU shifts 64-bit sums by "
-        f"{multiplier.shift} bits; at most {_LARGEST_SHIFT} are supported."
+        f"{multiplier.shift} bits; at most {_MAX_SHIFT} are supported."
     )
 
 

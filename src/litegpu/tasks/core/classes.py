@@ -17,7 +17,7 @@ from litegpu.tasks.components.processors.classifier_options import ClassifierOpt
 _log = logging.getLogger("litegpu")
 
 Floats = NDArray[np.float32]
-_LEAST_SCORE = 1e-16
+_MIN_SCORE = 1e-16
 """Scores are clipped to at least this value before the logarithm."""
 _LOGARITHM, _INVERSE_LOGISTIC = 1, 2
 
@@ -164,9 +164,9 @@ class ScoreCalibration:
     def _transformed(self, scores: Floats) -> NDArray[np.float64]:
         wide = scores.astype(np.float64)
         if self._kind == _LOGARITHM:
-            return np.log(np.maximum(wide, _LEAST_SCORE))
+            return np.log(np.maximum(wide, _MIN_SCORE))
         if self._kind == _INVERSE_LOGISTIC:
-            log, other = (np.log(np.maximum(each, _LEAST_SCORE)) for each in (wide, 1 - wide))
+            log, other = (np.log(np.maximum(each, _MIN_SCORE)) for each in (wide, 1 - wide))
             difference: NDArray[np.float64] = log - other
             return difference
         return wide

@@ -43,7 +43,7 @@ _BLENDSHAPES, _GEOMETRY = (
     "geometry_pipeline_metadata_landmarks.binarypb",
 )
 _POINTS = 478
-_MOST_OVERLAP = 0.5
+_MAX_OVERLAP = 0.5
 _SCALE = 1.5
 _EYES, _EYE_CORNERS = (0, 1), (33, 263)
 """The keypoints of the detector, and the landmarks, whose line is horizontal in a rectangle."""
@@ -144,7 +144,7 @@ class FaceLandmarker(
         found = members_of(base, (*_MODELS, *(name for name, needed in wanted.items() if needed)))
         detector, landmarks = (found[each] for each in _MODELS)
         self._faces = face_detector(
-            self._compiled(detector, base), options.min_face_detection_confidence, _MOST_OVERLAP
+            self._compiled(detector, base), options.min_face_detection_confidence, _MAX_OVERLAP
         )
         self._landmarks = self._compiled(landmarks, base, (0.0, 255.0))
         sizes = [int(np.prod(each)) for each in self._landmarks.shapes]

@@ -28,7 +28,7 @@ _EMBEDDER, _CANNED, _CUSTOM = (
 _INPUTS = [63, 1, 63]
 """The sizes of the embedder's inputs: landmarks, the probability of a right hand, and meters."""
 _NO_GESTURE = "None"
-_LEAST_SIZE = 1e-5
+_MIN_SIZE = 1e-5
 """Number added to the size of a hand, so that it is not 0."""
 
 
@@ -165,7 +165,7 @@ class GestureRecognizer(HandTask[GestureRecognizerOptions, GestureRecognizerResu
 def of_unit_size(points: Floats) -> Floats:
     """Return points `[N, 3]` relative to the first one, divided by their extent along x or y."""
     moved = points - points[0]
-    extent = np.ptp(moved[:, :2], axis=0).max() + np.float32(_LEAST_SIZE)
+    extent = np.ptp(moved[:, :2], axis=0).max() + np.float32(_MIN_SIZE)
     found: Floats = (moved / extent).astype(np.float32)
     return found
 

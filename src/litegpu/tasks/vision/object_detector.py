@@ -39,7 +39,7 @@ _TOP_LEFT_BOTTOM_RIGHT = (1, 0, 3, 2)
 """The default positions of left, top, right and bottom in a box."""
 _CORNERS = 1
 """The metadata's number of the box format left, top, right, bottom."""
-_MOST_OVERLAP = 0.3
+_MAX_OVERLAP = 0.3
 """The overlap (IoU) above which two boxes belong to the same object."""
 _DECODING = "DETECTOR_METADATA"
 """The name of the metadata of detectors that have no non-maximum suppression in the model."""
@@ -127,7 +127,7 @@ class _Decoded:
     def results(self, found: _Found, counts: NDArray[np.bool_]) -> list[int]:
         """Return the rows that belong to the results, the highest score first."""
         rows = np.flatnonzero(counts[:, 0] & found.boxes.valid)
-        remaining = suppressed(found.boxes[rows], found.scores[rows, 0], _MOST_OVERLAP)
+        remaining = suppressed(found.boxes[rows], found.scores[rows, 0], _MAX_OVERLAP)
         found_rows: list[int] = rows[remaining].tolist()
         return found_rows[: self._most]
 

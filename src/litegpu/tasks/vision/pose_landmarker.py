@@ -41,14 +41,14 @@ Floats = NDArray[np.float32]
 _MODELS = ("pose_detector.tflite", "pose_landmarks_detector.tflite")
 _GRIDS = ((8, 2), (16, 2), (32, 6))
 _DETECTED_POINTS = 4
-_MOST_OVERLAP = 0.5
+_MAX_OVERLAP = 0.5
 _SCALE = 1.25
 
 _ALL, _POINTS, _VALUES = 39, 33, 5
 """Number of landmarks with auxiliary ones, number without them, and values per landmark."""
 _AROUND = slice(33, 35)
 """The auxiliary landmarks: the center of a person, and a point on the circle around the person."""
-_KERNEL, _LEAST_CONFIDENCE = 7, 0.5
+_KERNEL, _MIN_CONFIDENCE = 7, 0.5
 _VISIBILITY_WEIGHT = 0.1
 _MASK_STEPS = 32
 
@@ -121,7 +121,7 @@ class PoseLandmarker(
         detector, landmarks = members_of(base, _MODELS).values()
         self._persons = PointDetector(
             *(self._compiled(detector, base), _GRIDS, _DETECTED_POINTS),
-            *(options.min_pose_detection_confidence, _MOST_OVERLAP),
+            *(options.min_pose_detection_confidence, _MAX_OVERLAP),
         )
         self._landmarks = self._compiled(landmarks, base, (0.0, 255.0))
         shapes = self._landmarks.shapes
@@ -251,7 +251,7 @@ def refined(points: Floats, heat: Floats) -> Floats:
         left, top = max(0, column - reach), max(0, row - reach)
         part = heat[top : row + reach + 1, left : column + reach + 1, number]
         weights = sigmoid(part)
-        if weights.max() < _LEAST_CONFIDENCE:
+        if weights.max() < _MIN_CONFIDENCE:
             continue
         rows, columns = np.mgrid[top : top + part.shape[0], left : left + part.shape[1]]
         total = weights.sum()

@@ -13,7 +13,7 @@ from litegpu.tools.reports.sections import Page, Section, Table
 from litegpu.tools.reports.words import short
 from litegpu.wording import counted
 
-_MOST_FAILURES = 1000
+_MAX_FAILURES = 1000
 
 
 def batch_page(
@@ -73,11 +73,11 @@ def _steps(steps: engines.Steps) -> Table:
 
 
 def _failures(failures: Sequence[tuple[str, str]]) -> Table:
-    rest = len(failures) - _MOST_FAILURES
+    rest = len(failures) - _MAX_FAILURES
     return Table(
         "Samples that failed",
         ("sample", "why"),
-        [(short(name, 200), short(why, 500)) for name, why in failures[:_MOST_FAILURES]],
+        [(short(name, 200), short(why, 500)) for name, why in failures[:_MAX_FAILURES]],
         f"{rest} more are in the output's column 'error'." if rest > 0 else "",
         folded=len(failures) > 20,
     )

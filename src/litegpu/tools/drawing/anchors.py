@@ -23,13 +23,13 @@ from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
 from litegpu.tools.drawing.names import object_names
 
 Array = NDArray[Any]
-_FEWEST_ROWS = 32
+_MIN_ROWS = 32
 """Minimum number of rows of an output whose rows belong to anchors."""
-_LEAST_IOU = 0.5
+_MIN_IOU = 0.5
 """Minimum overlap (IoU) at which two boxes of one class belong to the same object."""
-_MOST_BOXES = 1000
+_MAX_BOXES = 1000
 """Maximum number of boxes before non-maximum suppression, those with the highest scores."""
-_LARGEST_LOGIT = 100.0
+_MAX_LOGIT = 100.0
 
 _SSD_SCALES = (0.2, 0.95)
 _SSD_RATIOS = (1.0, 2.0, 0.5, 3.0, 1 / 3)
@@ -66,7 +66,7 @@ def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
         return None
     rows, widths = shapes[0][1], [shape[2] for shape in shapes]
     codes = _codes(widths, facts)
-    if rows < _FEWEST_ROWS or codes is None:
+    if rows < _MIN_ROWS or codes is None:
         return None
     return Raw(codes, 1 - codes, rows, widths[codes], widths[1 - codes])
 
@@ -182,7 +182,7 @@ def _ssd_boxes(codes: Array, grids: Sequence[Grid], counts: Sequence[int]) -> Ar
     known = np.concatenate(anchors)
     scaled = codes / _SSD_SIZES
     centre = scaled[:, :2] * known[:, 2:] + known[:, :2]
-    half = np.exp(np.minimum(scaled[:, 2:], _LARGEST_LOGIT)) * known[:, 2:] / 2
+    half = np.exp(np.minimum(scaled[:, 2:], _MAX_LOGIT)) * known[:, 2:] / 2
     return np.hstack([centre - half, centre + half])[:, [1, 0, 3, 2]]
 
 
@@ -193,7 +193,7 @@ def _probabilities(values: Array, facts: ModelFacts, output: int) -> Array:
 
 def sigmoid(values: Array) -> Array:
     """Return the probabilities of logits."""
-    clipped = np.clip(values, -_LARGEST_LOGIT, _LARGEST_LOGIT)
+    clipped = np.clip(values, -_MAX_LOGIT, _MAX_LOGIT)
     found: Array = 1 / (1 + np.exp(-clipped))
     return found
 
@@ -212,11 +212,11 @@ def suppressed(
     classes = scores.argmax(1)
     best = scores.max(1)
     rows = np.flatnonzero(best >= scene.min_score)
-    rows = rows[np.argsort(-best[rows], kind="stable")][:_MOST_BOXES]
+    rows = rows[np.argsort(-best[rows], kind="stable")][:_MAX_BOXES]
     remaining: list[int] = []
     for row in rows:
         same = [each for each in remaining if classes[each] == classes[row]]
-        if not same or overlaps(corners[row], corners[same]).max() <= _LEAST_IOU:
+        if not same or overlaps(corners[row], corners[same]).max() <= _MIN_IOU:
             remaining.append(int(row))
     names = object_names(scene, scores.shape[1]) if scores.shape[1] > 1 or scene.named else ()
     chosen = points[remaining] if points is not None else None

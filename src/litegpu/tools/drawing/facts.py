@@ -93,7 +93,7 @@ class ModelFacts:
 
     def _is_probability(self, tensor: int, depth: int) -> bool:
         node = self.producer(tensor)
-        if node is None or depth > _MOST_CONCATENATIONS:
+        if node is None or depth > _MAX_CONCATENATIONS:
             return False
         if self.model.ops[node] == "CONCATENATION":
             parts = self.model.node_inputs[node]
@@ -133,7 +133,7 @@ class ModelFacts:
     def _grids(self, tensor: int, depth: int) -> list[Grid]:
         node = self._producers.get(tensor)
         shape = self.model.shape_of(tensor)
-        if node is None or depth > _MOST_CONCATENATIONS:
+        if node is None or depth > _MAX_CONCATENATIONS:
             return []
         op, inputs = self.model.ops[node], self.model.node_inputs[node]
         if len(shape) == 4 and op not in _KEEPS_VALUES | _PROBABILITIES | {"CONCATENATION"}:
@@ -151,5 +151,5 @@ class ModelFacts:
         return {tensor: node for node, tensors in written for tensor in tensors}
 
 
-_MOST_CONCATENATIONS = 32
+_MAX_CONCATENATIONS = 32
 """Maximum number of nodes between an output and its feature maps."""

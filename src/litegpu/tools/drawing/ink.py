@@ -31,7 +31,7 @@ _COLOURS: tuple[Colour, ...] = (
 """Okabe and Ito's palette, which is distinguishable with any kind of color blindness."""
 _SHADES = ((1.0, 0.0), (0.55, 0.0), (0.5, 127.5))
 """Factor and addend for each repetition of the palette: unchanged, darker, lighter."""
-_SMALLEST_TEXT, _TEXT_SHARE = 11, 30
+_MIN_TEXT, _TEXT_SHARE = 11, 30
 _THINNEST_LINE, _LINE_SHARE = 2, 150
 _PADDING = 0.25
 """Padding around a text, relative to its size."""
@@ -59,7 +59,7 @@ def contrasting(background: Colour) -> Colour:
 
 def text_size(size: tuple[int, int]) -> int:
     """Return the text height for a picture of this width and height."""
-    return max(_SMALLEST_TEXT, round(min(size) / _TEXT_SHARE))
+    return max(_MIN_TEXT, round(min(size) / _TEXT_SHARE))
 
 
 def line_width(size: tuple[int, int]) -> int:

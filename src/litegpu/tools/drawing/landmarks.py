@@ -21,7 +21,7 @@ _PIXELS = 2.0
 """Coordinates above this value are pixels of the input, not fractions of its size."""
 _NEAR = (-0.5, 1.5)
 """Range of normalized coordinates of points that count as near the input."""
-_LEAST_SPREAD = 0.02
+_MIN_SPREAD = 0.02
 """Minimum standard deviation of a figure's points, as a fraction of the input's size."""
 _SCORED = 17
 """The number of points of bodies whose three numbers per point are y, x and a score."""
@@ -146,7 +146,7 @@ def _near(values: Array, found: Vector, facts: ModelFacts) -> bool:
     low, high = _NEAR
     within = ((plane > low) & (plane < high)).all(1).mean()
     spread = plane.std(0).max()
-    return bool(within >= _MOSTLY and spread >= _LEAST_SPREAD)
+    return bool(within >= _MOSTLY and spread >= _MIN_SPREAD)
 
 
 _MOSTLY = 0.8

@@ -24,8 +24,8 @@ Array = NDArray[Any]
 OPACITY = 0.6
 LEGEND_LETTERS = 12
 """Width of the legend relative to the text height."""
-_SMALLEST_SHARE = 0.001
-_MOST_CLASSES = 512
+_MIN_SHARE = 0.001
+_MAX_CLASSES = 512
 """Maximum number of channels of class scores; an output with more channels contains features."""
 _NOT_SEEN = 255
 """The value of pixels outside the model input's frame in a map of classes."""
@@ -80,9 +80,7 @@ class Masks:
             (int(number), float(count) / seen.size)
             for number, count in zip(numbers, counts, strict=True)
         ]
-        return sorted(
-            [item for item in found if item[1] >= _SMALLEST_SHARE], key=lambda item: -item[1]
-        )
+        return sorted([item for item in found if item[1] >= _MIN_SHARE], key=lambda item: -item[1])
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return the headings, and a row for each class."""
@@ -208,7 +206,7 @@ def find(outputs: Outputs) -> int | None:
 def _is_map(shape: tuple[int, ...]) -> bool:
     if len(shape) not in (3, 4) or shape[0] != 1 or min(shape[1:3]) < 2:
         return False
-    return shape[3] <= _MOST_CLASSES if len(shape) == 4 else shape[2] > _NARROW
+    return shape[3] <= _MAX_CLASSES if len(shape) == 4 else shape[2] > _NARROW
 
 
 _NARROW = 18

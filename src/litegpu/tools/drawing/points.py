@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Array = NDArray[Any]
-_MOST_ROWS = 50
+_MAX_ROWS = 50
 """Maximum number of points for a table with a row per point."""
-_MOST_DOTS = 150
+_MAX_DOTS = 150
 """Maximum number of points that are drawn in normal size; more points are drawn smaller."""
 
 
@@ -57,14 +57,14 @@ class Figures:
             for start, end in self.skeleton.edges:
                 if figure.shown[start] and figure.shown[end]:
                     ink.line(_point(figure, start), _point(figure, end), line)
-            small = 0.5 if len(figure.positions) > _MOST_DOTS else 1.5
+            small = 0.5 if len(figure.positions) > _MAX_DOTS else 1.5
             for position in np.flatnonzero(figure.shown):
                 ink.dot(_point(figure, int(position)), dot, small)
         return drawn
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return a row for each point; figures with many points have one row each."""
-        if any(len(figure.positions) > _MOST_ROWS for figure in self.found):
+        if any(len(figure.positions) > _MAX_ROWS for figure in self.found):
             headings: tuple[str, ...] = ("found", ">points", ">left", ">top", ">right", ">bottom")
             return headings, [
                 (

@@ -26,11 +26,11 @@ TREE = (
     *((0, 6), (6, 8), (8, 10), (6, 12), (12, 14), (14, 16)),
 )
 """The start and end point of each displacement, for a body of 17 points."""
-_FEWEST_POINTS = 4
-_MOST_PEOPLE = 20
+_MIN_POINTS = 4
+_MAX_PEOPLE = 20
 _SAME_PERSON = 20.0 / 257
 """Maximum distance, relative to the input's height, of equal points of the same person."""
-_LEAST_VISIBLE = 3
+_MIN_VISIBLE = 3
 """Minimum number of a person's points that have the minimum score."""
 
 
@@ -59,7 +59,7 @@ def find(outputs: Outputs, facts: ModelFacts) -> Maps | None:
         height, width, points = outputs[scores].values.shape[1:]
         same = [p for p in maps if outputs[p].values.shape[1:3] == (height, width)]
         offsets = [p for p in same if outputs[p].values.shape[3] == 2 * points]
-        if points >= _FEWEST_POINTS and len(offsets) == 1:
+        if points >= _MIN_POINTS and len(offsets) == 1:
             others = [p for p in same if outputs[p].values.shape[3] == 2 * len(TREE)]
             tree = points == len(TREE) + 1 and len(others) == 2
             return Maps(scores, offsets[0], _directions(others, outputs) if tree else None)
@@ -152,11 +152,11 @@ class Decoder:
                 not any(np.hypot(*(body[k] - positions[k])) <= near for body in seen)
                 for k in range(points)
             ]
-            if (sure[fresh] >= min_score).sum() < min(_LEAST_VISIBLE, points):
+            if (sure[fresh] >= min_score).sum() < min(_MIN_VISIBLE, points):
                 continue
             seen.append(positions)
             yield positions, sure
-            if len(seen) == _MOST_PEOPLE:
+            if len(seen) == _MAX_PEOPLE:
                 return
 
     def _follow(

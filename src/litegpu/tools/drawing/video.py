@@ -109,7 +109,7 @@ class Film:
                     why = f"the data after {counted(self._decoded_frames, 'frame')} are damaged"
                     raise self._unreadable(f"{why}: {error.strerror}") from error
                 self.damaged += 1
-                if self.damaged > _MOST_DAMAGED:
+                if self.damaged > _MAX_DAMAGED:
                     return
                 continue
             self._decoded_frames += len(decoded)
@@ -130,7 +130,7 @@ class Film:
         )
 
 
-_MOST_DAMAGED = 10_000
+_MAX_DAMAGED = 10_000
 """Number of errors after which reading stops."""
 
 

@@ -10,7 +10,7 @@ from litegpu.tools.console import print_table, print_text
 from litegpu.tools.inference_diff.per_node import FP32, Finding, TensorRange
 from litegpu.wording import shown_nodes, shown_ops
 
-_MOST_ROWS = 20
+_MAX_ROWS = 20
 
 
 def print_finding(found: Finding | None, tolerance: float) -> None:
@@ -24,7 +24,7 @@ def print_finding(found: Finding | None, tolerance: float) -> None:
         )
         return
     print_text(verdict(found, tolerance))
-    shown = found.tensors[-_MOST_ROWS:]
+    shown = found.tensors[-_MAX_ROWS:]
     print_table(
         (
             *("tensor", "role", "?shape", "?type", ">min", ">max"),

@@ -29,7 +29,7 @@ _EXAMPLES = 12
 _SIDE = 320
 """The longer side of an example, in pixels."""
 _QUALITY = 80
-_MOST_ROWS, _MOST_BARS = 40, 100
+_MAX_ROWS, _MAX_BARS = 40, 100
 _CURVES = (0.5, 0.75, 0.9)
 _THERE, _FOUND = (0, 158, 115), (213, 94, 0)
 """The colors of boxes: green for the ground truth, orange for detections."""
@@ -61,7 +61,7 @@ def classification_sections(
     yield Table(
         "Confusions",
         ("what is there", "what the model says", ">pictures"),
-        [(*names, str(count)) for names, count in confusions.most_common(_MOST_ROWS)],
+        [(*names, str(count)) for names, count in confusions.most_common(_MAX_ROWS)],
         note="The most frequent confusions.",
     )
     surest = sorted(wrong, key=lambda each: -each.score)
@@ -102,10 +102,10 @@ def detection_sections(
         note="The mean over the classes; the area below a curve is the AP at that overlap.",
     )
     ranked = sorted(precision.classes.items(), key=lambda pair: -pair[1])
-    names = [labels[each] for each, _ in ranked[:_MOST_BARS]]
+    names = [labels[each] for each, _ in ranked[:_MAX_BARS]]
     rest = len(ranked) - len(names)
     yield bars(
-        *("Average precision by class", names, [value for _, value in ranked[:_MOST_BARS]], "AP"),
+        *("Average precision by class", names, [value for _, value in ranked[:_MAX_BARS]], "AP"),
         note=f"{rest} classes with lower values are not shown." * bool(rest),
     )
     worst = sorted((average_precision([each[1:]]).overall, each) for each in pictures if each[1])

@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 _BEND = 0.35
 """Width, in columns, that an edge needs in each layer that it crosses."""
-_MOST_PASSED = 40_000
+_MAX_PASSED = 40_000
 """Maximum total number of layers that edges cross; larger layouts take too long."""
 
 
@@ -76,7 +76,7 @@ def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
     return [
         edges[position]
         for position, total in zip(order, passed, strict=True)
-        if total <= _MOST_PASSED
+        if total <= _MAX_PASSED
     ]
 
 

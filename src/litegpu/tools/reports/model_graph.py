@@ -12,7 +12,7 @@ from litegpu.ops.common import flexbuffers
 from litegpu.zoo import objects, schema
 
 _ABSENT = -1
-_MOST_ITEMS = 8
+_MAX_ITEMS = 8
 """Maximum number of shown items of a list."""
 
 
@@ -133,8 +133,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, float | np.floating):
         return f"{value:g}"
     if isinstance(value, list | tuple | np.ndarray):
-        shown = ", ".join(_shown(item) for item in value[:_MOST_ITEMS])
-        return f"[{shown}{', …' if len(value) > _MOST_ITEMS else ''}]"
+        shown = ", ".join(_shown(item) for item in value[:_MAX_ITEMS])
+        return f"[{shown}{', …' if len(value) > _MAX_ITEMS else ''}]"
     return str(value)
 
 

@@ -9,7 +9,7 @@ from litegpu.tools.reports.charts import bars, histogram, lines
 from litegpu.tools.reports.sections import Section, Table
 from litegpu.tools.reports.words import percent, shape_text, us
 
-_MOST_BARS = 30
+_MAX_BARS = 30
 _LARGE = 1e-2
 """Minimum time, in seconds, for which an axis is in milliseconds instead of microseconds."""
 _PERCENTILES = (50, 95)
@@ -19,7 +19,7 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
     """Yield sections with the time of kernels, ops and host code from a profile."""
     kernels = [kernel for part in profile.partitions for kernel in part.kernels]
     total = profile.kernel_seconds
-    slowest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:_MOST_BARS]
+    slowest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:_MAX_BARS]
     rest = len(kernels) - len(slowest)
     if slowest:
         yield bars(
@@ -59,7 +59,7 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
             *(">GFLOP/s", ">GB/s", ">floor µs", ">efficiency"),
         ),
         [_row(kernel, total) for kernel in kernels],
-        folded=len(kernels) > _MOST_BARS,
+        folded=len(kernels) > _MAX_BARS,
     )
 
 
@@ -140,7 +140,7 @@ def latency_sections(sides: Mapping[str, Sequence[float]]) -> Iterator[Section]:
     yield lines(
         *("Latency, run by run", runs, "run", "ms"),
         half=True,
-        points=max(map(len, runs.values())) < 2 * _MOST_BARS,
+        points=max(map(len, runs.values())) < 2 * _MAX_BARS,
     )
 
 

@@ -27,7 +27,7 @@ from litegpu.tools.models import find_model
 from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.reports.sections import Picture
 from litegpu.tools.results import print_meaning
-from litegpu.tools.run.page import MOST_EXAMPLES, many_page, shown_picture
+from litegpu.tools.run.page import MAX_EXAMPLES, many_page, shown_picture
 from litegpu.tools.run.pipeline import Clock, spread
 from litegpu.tools.signatures import of_signature
 from litegpu.tools.viewer import Shown, Viewer
@@ -141,7 +141,7 @@ class Run:
         """
         self.clock = Clock({"decode": _THREADS, "infer": 1, "draw": _THREADS})
         start, skipped = time.perf_counter(), []
-        shown = dict.fromkeys(list(outputs)[:MOST_EXAMPLES])
+        shown = dict.fromkeys(list(outputs)[:MAX_EXAMPLES])
 
         def load(path: str) -> tuple[str, Image.Image | None, Shown | None, str]:
             try:
@@ -199,7 +199,7 @@ class Run:
         args = self._args
         self.clock = Clock({"decode": 1, "infer": 1, "draw": 1})
         start, count, frames, interrupted = time.perf_counter(), 0, [], False
-        self._step = max(film.count // MOST_EXAMPLES, 1)
+        self._step = max(film.count // MAX_EXAMPLES, 1)
         with writing(args.output, film) as writer:
             try:
                 for each in progress(self._drawn(film, writer), "frames", film.count):
@@ -252,7 +252,7 @@ class Run:
                     drawing = finding.draw(frame.picture)
                     if writer:
                         writer.add(drawing, frame.ticks)
-                if example and len(self.examples) < MOST_EXAMPLES:
+                if example and len(self.examples) < MAX_EXAMPLES:
                     title = f"frame {frame.number}, {frame.seconds:.2f} s"
                     self.examples.append(shown_picture(drawing, title, finding.brief()))
             return self._recorded(finding, frame=frame.number, seconds=frame.seconds)

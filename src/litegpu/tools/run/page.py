@@ -22,7 +22,7 @@ from litegpu.tools.run.pipeline import Clock, stage_table
 if TYPE_CHECKING:
     from PIL import Image
 
-MOST_EXAMPLES = 12
+MAX_EXAMPLES = 12
 """Number of drawings on the page of a folder or a video."""
 _SIDE = 512
 """Maximum side of a shown picture in pixels."""

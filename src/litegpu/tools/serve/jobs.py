@@ -32,9 +32,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
 }
 """Unsupported fields, with the neutral values that the server accepts."""
-_MOST_STOPS = 4
-_MOST_PROMPTS = 64
-_MOST_LOGPROBS = {True: 20, False: 5}
+_MAX_STOPS = 4
+_MAX_PROMPTS = 64
+_MAX_LOGPROBS = {True: 20, False: 5}
 """The maximum number of logprobs in OpenAI's protocol, for chats and for completions."""
 
 
@@ -90,10 +90,10 @@ def _options(found: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     stops = [stop] if isinstance(stop, str) else stop
     if (
         not isinstance(stops, list)
-        or len(stops) > _MOST_STOPS
+        or len(stops) > _MAX_STOPS
         or not all(isinstance(each, str) for each in stops)
     ):
-        raise RequestError(f"'stop' is {_shown(stop)}. Give a text, or up to {_MOST_STOPS}.")
+        raise RequestError(f"'stop' is {_shown(stop)}. Give a text, or up to {_MAX_STOPS}.")
     options["stop"] = stops
     if (logprobs := _logprobs(found, chat)) is not None:
         options["logprobs"] = logprobs
@@ -107,7 +107,7 @@ def _logprobs(found: Mapping[str, Any], chat: bool) -> int | None:
             raise RequestError("'top_logprobs' needs 'logprobs': true.")
         return None
     count = found.get(name, 0 if chat else None)
-    most = _MOST_LOGPROBS[chat]
+    most = _MAX_LOGPROBS[chat]
     if count is not None and not (type(count) is int and 0 <= count <= most):
         raise RequestError(f"'{name}' is {_shown(count)}. Use a whole number from 0 to {most}.")
     return count
@@ -125,10 +125,10 @@ def _prompts(prompt: Any) -> list[Any]:
     if isinstance(prompt, str) or _are(int, prompt):
         return [prompt]
     nested = _are(list, prompt) and all(_are(int, each) for each in prompt)
-    if (_are(str, prompt) or nested) and len(prompt) <= _MOST_PROMPTS:
+    if (_are(str, prompt) or nested) and len(prompt) <= _MAX_PROMPTS:
         return list(prompt)
     raise RequestError(
-        f"'prompt' is {_shown(prompt)}. Give a text, a list of tokens, or up to {_MOST_PROMPTS} "
+        f"'prompt' is {_shown(prompt)}. Give a text, a list of tokens, or up to {_MAX_PROMPTS} "
         "of these."
     )
 

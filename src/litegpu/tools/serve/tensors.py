@@ -29,7 +29,7 @@ BYTES = "BYTES"
 """The protocol's datatype of texts and of picture files."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<I")
-_MOST_AXES = 8
+_MAX_AXES = 8
 _LONGEST = 1024
 """Maximum length of a name in characters."""
 _LARGEST = 2**31 - 1
@@ -236,11 +236,11 @@ def _input(found: Mapping[str, Any], binary: memoryview) -> tuple[Given, memoryv
         )
     if (
         not isinstance(shape, list)
-        or len(shape) > _MOST_AXES
+        or len(shape) > _MAX_AXES
         or not all(type(size) is int and 0 <= size <= _LARGEST for size in shape)
     ):
         raise RequestError(
-            f"Input '{name}' has the shape {_shown(shape)}. Give a list of up to {_MOST_AXES} "
+            f"Input '{name}' has the shape {_shown(shape)}. Give a list of up to {_MAX_AXES} "
             f"whole numbers from 0 to {_LARGEST}."
         )
     parameters = _parameters(found, f"Input '{name}'")

@@ -35,7 +35,7 @@ from litegpu.tools.serve.web import (
 _REASONS: Mapping[str, str] = {"stop": "stop", "length": "length", "context": "length"}
 _CODES: Mapping[int, str] = {404: "model_not_found", 429: "rate_limit_exceeded"}
 _SERVER_FAULT = 500
-_LEAST_LOGPROB = -9999.0
+_MIN_LOGPROB = -9999.0
 """The protocol's value for a log probability of minus infinity."""
 
 
@@ -274,4 +274,4 @@ _EMPTY_END: Mapping[str, Any] = {"logprobs": None, "finish_reason": None}
 
 
 def _finite(logprob: float) -> float:
-    return max(logprob, _LEAST_LOGPROB)
+    return max(logprob, _MIN_LOGPROB)

@@ -16,7 +16,7 @@ from litegpu.tools.measure import compare
 
 CPU, BUILTIN = "XNNPACK", "built-in kernels"
 """The names of the CPU settings."""
-_LEAST_US = 0.5
+_MIN_US = 0.5
 """The value, in microseconds, that replaces a measured time of 0."""
 NO_BATCH = "The model cannot run with batch="
 """The prefix of the error message if a model does not support another batch."""
@@ -133,7 +133,7 @@ def try_out(
         batch=batch,
         nodes=(found["nodes"]["gpu"], found["nodes"]["all"]) if found["nodes"] else None,
         init_us=found["init_us"],
-        median_us=max(times["p50"], _LEAST_US),
+        median_us=max(times["p50"], _MIN_US),
         p90_us=times["p90"],
         p99_us=times["p99"],
         max_error=error[0],

@@ -14,8 +14,8 @@ from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 
-_FEWEST_KEYS = 32
-_FEWEST_ROWS = 16
+_MIN_KEYS = 32
+_MIN_ROWS = 16
 
 
 class AttentionFlash(Implementation):
@@ -32,7 +32,7 @@ class AttentionFlash(Implementation):
             return rejected
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
-        if spec.rows < _FEWEST_ROWS or spec.keys < _FEWEST_KEYS:
+        if spec.rows < _MIN_ROWS or spec.keys < _MIN_KEYS:
             return Rejected("the scores would leave most of a tile empty")
         floats = any(value.dtype is DType.FLOAT32 for value in spec.values[:3])
         if not target.policy.uses_fp16 or (floats and not target.policy.may_round(spec.flops)):

@@ -10,11 +10,11 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 _LANES = 32
 _ROWS = 16
 """Queries per warp: the number of rows of a matrix instruction."""
-_MOST_REGISTERS = 232
+_MAX_REGISTERS = 232
 """Maximum number of estimated registers per thread; with more registers, the compiler spills."""
 _NARROW = 4
 """Maximum channel groups of a key and its value for which 2 warps load enough data at a time."""
-_LEAST_BUSY = 4
+_MIN_BUSY = 4
 """Minimum multiprocessors per block for which dividing the keys among more warps is faster."""
 
 # Clocks, fitted to the times of 14 layers of 49 to 4096 keys on an H100: benchmarks/attention.py.
@@ -124,10 +124,10 @@ def candidates(problem: FlashProblem) -> Iterator[FlashTile]:
     for warps, split in ((4, 1), (8, 1), (4, 2), *([(2, 4)] if narrow else [])):
         for turn in (64, 32):
             tile = FlashTile(problem, warps, turn, split)
-            if tile.registers <= _MOST_REGISTERS and problem.keys > turn * (split - 1):
+            if tile.registers <= _MAX_REGISTERS and problem.keys > turn * (split - 1):
                 yield tile
 
 
 def is_busy(problem: FlashProblem, compute_units: int) -> bool:
     """Whether a problem has enough queries for blocks of 4 warps to keep the device busy."""
-    return FlashTile(problem, 4, 64).blocks[1] * _LEAST_BUSY >= compute_units
+    return FlashTile(problem, 4, 64).blocks[1] * _MIN_BUSY >= compute_units

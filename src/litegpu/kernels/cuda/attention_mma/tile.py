@@ -12,14 +12,14 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 
 _KEYS = 16
 """Number of keys per block; a warp processes one block of keys at a time."""
-_MOST_KEY_WARPS = 16
+_MAX_KEY_WARPS = 16
 _ROW_WARPS = 4
 """Warps per thread block, if each warp processes all keys of its queries and there are many
 queries.
 """
 _BUSY_WARPS = 8
 """Number of warps per multiprocessor that is sufficient to hide the latency of their loads."""
-_MOST_REGISTERS = 255
+_MAX_REGISTERS = 255
 _LANES = 32
 
 # Clocks and bytes, from the instructions that NVRTC generates for compute capability 9.0, and from
@@ -139,7 +139,7 @@ class AttentionTile(Tile):
     @property
     def registers(self) -> int:
         """Estimate the registers per thread."""
-        return min(math.ceil(self._wanted_registers), _MOST_REGISTERS)
+        return min(math.ceil(self._wanted_registers), _MAX_REGISTERS)
 
     @property
     def _wanted_registers(self) -> float:
@@ -164,14 +164,14 @@ class AttentionTile(Tile):
         ViT-Ti with a batch of 64 took 9 % longer with prefetching, because two blocks instead of
         three were resident.
         """
-        enough = self._wanted_registers <= _MOST_REGISTERS
+        enough = self._wanted_registers <= _MAX_REGISTERS
         return not self.once and not self.crowded and enough
 
     def has_registers(self, model: DeviceModel) -> bool:
         """Whether the threads of a block can get the registers that they need, or the maximum."""
         warps = round_up(self.threads // _LANES, 4)  # the same number for each scheduler
-        limit = min(model.registers // (warps * _LANES) // 8 * 8, _MOST_REGISTERS)
-        return self._wanted_registers <= limit or (limit == _MOST_REGISTERS and self.turn == 1)
+        limit = min(model.registers // (warps * _LANES) // 8 * 8, _MAX_REGISTERS)
+        return self._wanted_registers <= limit or (limit == _MAX_REGISTERS and self.turn == 1)
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of a tile: the multiprocessor's busy time, or its warps' latency."""
@@ -241,5 +241,5 @@ def _shared_out(
     # As many warps as change the number of iterations, or powers of 2 if there are many.
     evenly = {-(-groups // turns) for turns in (1, 2, 3)}
     for key_warps in sorted(evenly | {2, 4, 8, 16}):
-        if 1 < key_warps <= min(groups, _MOST_KEY_WARPS):
+        if 1 < key_warps <= min(groups, _MAX_KEY_WARPS):
             yield AttentionTile(problem, queries, turn, key_warps)

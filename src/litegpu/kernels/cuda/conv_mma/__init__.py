@@ -28,7 +28,7 @@ If a kernel of this family computes the depthwise result, each block of output c
 it. A large pointwise convolution has many blocks, and large tiles that only multiply are several
 times as fast.
 """
-_MOST_TAPS, _MOST_MEANS = 64, 16
+_MAX_TAPS, _MAX_MEANS = 64, 16
 """Maximum number of pixels of a mean (unrolled), and of means (each block computes all means)."""
 
 
@@ -59,7 +59,7 @@ def _obstacle(spec: ConvSpec) -> Rejected | None:
     if depthwise.expand is not None:
         return IN_MEMORY
     too_long = (
-        math.prod(depthwise.window.kernel) > _MOST_TAPS or pixels_of(depthwise.shape) > _MOST_MEANS
+        math.prod(depthwise.window.kernel) > _MAX_TAPS or pixels_of(depthwise.shape) > _MAX_MEANS
     )
     if depthwise.taps is None and too_long:
         return Rejected("a block would compute too many means, or each mean has too many pixels")

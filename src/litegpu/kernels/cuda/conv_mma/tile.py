@@ -67,7 +67,7 @@ _REGISTERS = 16
 _LOAD_REGISTERS = 9.5
 """Registers per load of a piece: the value, its address, and (for a depthwise convolution) its tap.
 """
-_MOST_REGISTERS = 256
+_MAX_REGISTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class MmaTile(Tile):
         kinds = 1 + (problem.products > 1)
         sums = self.pixels // 16 // self.warps_m * self.n_tiles * 4 * kinds
         others = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
-        return min(round_up(weights + others, 8), _MOST_REGISTERS)
+        return min(round_up(weights + others, 8), _MAX_REGISTERS)
 
     def min_blocks(self, target: TileTarget) -> int:
         """The number of blocks per multiprocessor, if there are registers for these blocks.

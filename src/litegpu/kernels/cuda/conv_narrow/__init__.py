@@ -27,10 +27,10 @@ from litegpu.ops.common.window import Pair, Window
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 _Tile = TypeVar("_Tile", bound=NarrowTile)
-_MOST_CHANNELS = 4
+_MAX_CHANNELS = 4
 """Maximum number of channels, including padding; other kernels process images with more channels.
 """
-_MOST_STEPS = 48
+_MAX_STEPS = 48
 """Maximum number of steps of a sum, since the kernel unrolls all steps."""
 _MAX_CLOCK_RATIO = 0.8
 """Maximum ratio of this kernel's estimated time to the estimated time of the other kernel."""
@@ -93,7 +93,7 @@ def choose_tiles(
     problem: NarrowProblem, tiles: Iterable[_Tile], target: Target
 ) -> list[_Tile] | Rejected:
     """Return the tiles that should be measured, the best first."""
-    if problem.steps > _MOST_STEPS:
+    if problem.steps > _MAX_STEPS:
         return TOO_LARGE
     return choose(tiles, target, _TOO_FEW)
 
@@ -101,7 +101,7 @@ def choose_tiles(
 def _is_narrow(src: Storage, view: Window) -> bool:
     """Whether the windows of `src` read contiguous runs of few channels."""
     unpadded = src.pitch == src.padded_channels and src.strides[1] == src.shape[2] * src.pitch
-    few = src.pitch <= _MOST_CHANNELS and view.kernel[1] > 1
+    few = src.pitch <= _MAX_CHANNELS and view.kernel[1] > 1
     return unpadded and few and view.dilation[1] == 1 and view.plain
 
 

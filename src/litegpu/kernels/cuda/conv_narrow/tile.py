@@ -19,7 +19,7 @@ _WEIGHT_REGISTERS = 80
 """Maximum number of registers per thread for weights; larger weights are in shared memory."""
 _OTHER_REGISTERS = 32
 """Registers per thread in addition to sums and weights."""
-_MOST_SUMS = 64
+_MAX_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 _SHARED_BYTES = 72 << 10
 """Maximum shared memory in bytes per block: on large GPUs, three blocks fit a multiprocessor."""
@@ -127,7 +127,7 @@ class NarrowTile(Tile):
     def m_tiles(self) -> int:
         """Return the number of groups of 16 pixels for which weights are read once."""
         # For bytes, there are also the bias and the requantization factors.
-        room = _MOST_SUMS // (1 + self.problem.of_bytes)
+        room = _MAX_SUMS // (1 + self.problem.of_bytes)
         most = max(1, min(room // self.sums, self.turns))
         return 1 if self.in_registers else most
 

@@ -16,7 +16,7 @@ _WIDE = 16
 """Number of pixels of a row per matrix instruction."""
 _SHARED_BYTES = 72 << 10
 """Maximum shared memory in bytes per block: on large GPUs, three blocks fit a multiprocessor."""
-_MOST_SUMS = 64
+_MAX_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 _REGISTERS = 128
 """Maximum number of registers per thread."""
@@ -139,5 +139,5 @@ def candidates(problem: PatchProblem) -> Iterator[PatchTile]:
             for n_tiles in (1, 2, 4, 8):
                 tile = PatchTile(problem, warps * turns, warps, n_tiles)
                 wasted = n_tiles > 1 and (n_tiles // 2) * PART >= problem.outputs
-                if tile.shared_bytes <= _SHARED_BYTES and not wasted and tile.sums <= _MOST_SUMS:
+                if tile.shared_bytes <= _SHARED_BYTES and not wasted and tile.sums <= _MAX_SUMS:
                     yield tile

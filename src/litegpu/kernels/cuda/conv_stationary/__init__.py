@@ -24,12 +24,12 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 
-_FEWEST_ROWS = 64
+_MIN_ROWS = 64
 """Minimum number of pixels per multiprocessor, so that the kernel reuses weights in registers often
 enough.
 """
 _TOO_FEW = Rejected("too few pixels reuse the weights in registers")
-_MOST_INPUTS = 256
+_MAX_INPUTS = 256
 """Maximum length of sums: weights of longer sums leave too few registers for pixels."""
 _TOO_LONG = Rejected("the weights do not fit into registers")
 
@@ -48,11 +48,11 @@ class QuantizedConvStationary(Implementation):
         if not spec.keeps_rows:
             return Rejected("the output has another number of pixels than the input")
         rows, (outputs, *_, inputs) = spec.dst.rows, spec.weights.shape
-        if rows < _FEWEST_ROWS * target.compute_units:
+        if rows < _MIN_ROWS * target.compute_units:
             return _TOO_FEW
         bytes_stored = spec.dst.dtype in (DType.INT8, DType.UINT8)
         together = bytes_stored and spec.dst.aligned(8) and outputs % 8 == 0
-        if inputs > _MOST_INPUTS:
+        if inputs > _MAX_INPUTS:
             return _TOO_LONG
         problem = StationaryProblem(rows, inputs, outputs, 1 + together, bool(spec.weight_zero))
         tiles = choose(candidates(problem, target), target, _TOO_LONG)

@@ -14,9 +14,9 @@ CHANNELS = 32
 """Number of output channels of two matrices of 16 rows; each lane computes one word of them."""
 _TILE = 8
 """Number of pixels per matrix instruction."""
-_MOST_VALUES = 32
+_MAX_VALUES = 32
 """Number of registers for pixel values in flight."""
-_MOST_SUMS = 32
+_MAX_SUMS = 32
 """Maximum useful number of pixels in flight (pairs of words count twice): more pixels are no
 faster.
 """
@@ -83,11 +83,11 @@ class StationaryTile(PersistentTile):
         return weights + values + tiles * matrices * 4 + self.groups * 12 + _OTHER_REGISTERS
 
     def clocks(self, target: TileTarget) -> float:
-        """Return a ranking: prefer two resident blocks with many sums in flight, see _MOST_SUMS.
+        """Return a ranking: prefer two resident blocks with many sums in flight, see _MAX_SUMS.
 
         On an H200, the ranking puts first the best tile, or a tile that is 5 % slower.
         """
-        sums, blocks = min(self.pixels * self.groups, _MOST_SUMS), min(self.resident, 2)
+        sums, blocks = min(self.pixels * self.groups, _MAX_SUMS), min(self.resident, 2)
         # A single block should save loads instead, with two words per lane.
         preferred = self.groups == 2 if blocks == 1 else self.groups == 1
         return 1 / (blocks * (sums + preferred))
@@ -98,7 +98,7 @@ def candidates(problem: StationaryProblem, target: Target) -> Iterator[Stationar
     for groups, pixels in itertools.product((2, 1), (32, 16, 8)):
         if groups > problem.widest:
             continue
-        if pixels // _TILE * problem.steps * 2 > _MOST_VALUES and pixels > _TILE:
+        if pixels // _TILE * problem.steps * 2 > _MAX_VALUES and pixels > _TILE:
             continue
         for resident in (4, 3, 2, 1):
             tile = StationaryTile(problem, pixels, groups, resident, target.compute_units)

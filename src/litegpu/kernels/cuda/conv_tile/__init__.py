@@ -28,7 +28,7 @@ from litegpu.ops.common.conv_spec import ConvSpec
 from litegpu.ops.common.window import Window
 
 TOO_FEW = Rejected("too few tiles to keep the device busy")
-_LEAST_BUSY = 0.75
+_MIN_BUSY = 0.75
 """Minimum ratio of tiles to multiprocessors, for products of halves.
 
 On an H200, cuda/conv_mma took 1.2 to 2.8 times as long as cuda/conv_tile for 22 convolutions of
@@ -50,7 +50,7 @@ def plan_tiles(
     Without `warp_groups`, the function omits tiles that need warp-group instructions.
     """
     narrowest, halves = WideTile(problem, NARROWEST, 4, 1), problem.part == PART[False]
-    if math.prod(narrowest.blocks) < (_LEAST_BUSY if halves else 1) * target.compute_units:
+    if math.prod(narrowest.blocks) < (_MIN_BUSY if halves else 1) * target.compute_units:
         return TOO_FEW
     groups = target.model.warp_groups and warp_groups
     # Warp groups multiply whole k-tiles: for less, single warps were 1.1 to 1.2 times as fast.

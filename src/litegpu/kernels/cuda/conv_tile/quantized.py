@@ -16,7 +16,7 @@ from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 
-_FEWEST_ROWS = 32
+_MIN_ROWS = 32
 """Half of the smallest tile: products of fewer rows mainly load weights, which conv_mma does once.
 """
 
@@ -35,7 +35,7 @@ class QuantizedConvTile(Implementation):
         outputs, *_, inputs = spec.weights.shape
         if 2 * outputs * inputs < round_up(outputs, NARROWEST) * round_up(inputs, BYTE_PART):
             return Rejected("most products would be padding")
-        if spec.dst.rows < _FEWEST_ROWS:
+        if spec.dst.rows < _MIN_ROWS:
             return Rejected("most rows of a tile would be empty")
         problem = WideProblem.of(spec, False)
         # Warp groups multiply directly from shared memory, so the kernel cannot sum the inputs.

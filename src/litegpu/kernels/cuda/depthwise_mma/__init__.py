@@ -24,13 +24,13 @@ _CHANNELS = 32
 """Number of channels per warp."""
 _PART = 8
 """Number of channels that a lane reads of a pixel, and of pixels of a row per warp."""
-_MOST_TAPS = 18
+_MAX_TAPS = 18
 """Maximum number of instructions per sum: the weights of longer sums do not fit registers."""
 _LARGEST = 254
 """The largest weight that a sum of two int8 terms can represent."""
 _OTHER_REGISTERS = 20
 """Registers per thread in addition to weights, values and sums: addresses, bias and multipliers."""
-_MOST_RESIDENT = 4
+_MAX_RESIDENT = 4
 """Maximum number of blocks per multiprocessor; with more blocks, each would have too few registers.
 """
 
@@ -98,7 +98,7 @@ def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]
     for rows in (4, 2, 1):
         if rows > 1 and rows // 2 >= problem.result[1]:
             continue
-        for resident in range(_MOST_RESIDENT, 0, -1):
+        for resident in range(_MAX_RESIDENT, 0, -1):
             tile = DepthwiseTile(problem, rows, resident, target.compute_units)
             if tile.registers <= min(255, target.model.registers // (tile.threads * resident)):
                 found.append(tile)
@@ -126,7 +126,7 @@ class DepthwiseMma(Implementation):
             return Rejected("the number of input channels is not a multiple of eight")
         terms = 1 if spec.taps.dtype == np.int8 else 2
         problem = DepthwiseProblem(spec.window, spec.dst.shape, terms)
-        if problem.taps > _MOST_TAPS:
+        if problem.taps > _MAX_TAPS:
             return Rejected("the weights do not fit into registers")
         _, _, width, channels = spec.dst.shape
         whole = round_up(width, _PART) * round_up(channels, _CHANNELS)

@@ -30,9 +30,9 @@ from litegpu.ops.common.units import Unit
 _FLOATS = npt.NDArray[np.float32]
 _LIMITS = {"RELU6": 6.0, "RELU_0_TO_1": 1.0}
 """Activations whose results are between zero and a limit."""
-_MOST_TAPS = 25
+_MAX_TAPS = 25
 """Maximum number of taps, since their weights are in registers."""
-_MOST_INPUTS, _MOST_OUTPUTS = 64, 128
+_MAX_INPUTS, _MAX_OUTPUTS = 64, 128
 """Maximum number of channels, since weights and sums are in registers."""
 _MARGIN = 1.3
 """Minimum ratio of the estimated time of two kernels to that of the fused kernel."""
@@ -76,9 +76,9 @@ def _obstacle(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target)
         return Rejected("the input is not stored as float16 with a multiple of eight channels")
     if _limit(middle.epilogue) is None or _limit(expand.epilogue) is None:
         return Rejected("the intermediate values are not bounded by RELU6 or a similar activation")
-    if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
+    if not middle.window.plain or math.prod(middle.window.kernel) > _MAX_TAPS:
         return Rejected("the window has too many taps, or reads an enlarged or mirrored image")
-    if spec.src.channels > _MOST_INPUTS or spec.dst.channels > _MOST_OUTPUTS:
+    if spec.src.channels > _MAX_INPUTS or spec.dst.channels > _MAX_OUTPUTS:
         return Rejected("the input or the output has too many channels")
     largest = (largest_of(expand.weights, (1, 2, 3)), largest_of(middle.taps, (0, 1)))
     finite = all(np.isfinite(each).all() for each in (expand.weights, middle.taps))

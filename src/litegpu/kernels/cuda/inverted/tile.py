@@ -16,11 +16,11 @@ ACROSS = 8
 """Number of adjacent pixels of a line that a warp multiplies at a time: rows of an 8 x 8 matrix."""
 ROWS = 16
 """Number of pixels per matrix product, and of channels per product."""
-_MOST_SUMS = 64
+_MAX_SUMS = 64
 """Maximum number of sums per thread, in registers."""
-_MOST_WEIGHTS = 6
+_MAX_WEIGHTS = 6
 """Maximum number of products whose weights a thread stores while it expands pixels."""
-_MOST_GROUPS = 4
+_MAX_GROUPS = 4
 """Number of channel groups that a warp expands at a time."""
 REGISTERS = 128
 """Maximum number of registers per thread."""
@@ -190,12 +190,12 @@ class InvertedTile(Tile):
 def candidates(problem: InvertedProblem) -> Iterator[InvertedTile]:
     """Yield the tiles for a problem, small blocks first."""
     groups = -(-problem.middle[3] // ROWS)
-    most = max(1, min(_MOST_WEIGHTS // problem.steps, _MOST_GROUPS, groups))
+    most = max(1, min(_MAX_WEIGHTS // problem.steps, _MAX_GROUPS, groups))
     for lines, pixels, strip in itertools.product(_LINES, _COLUMNS, _STRIPS):
         if lines % strip or lines // strip * (pixels // ACROSS) not in _WARPS:
             continue
         for each in range(most, 0, -1):
             tile = InvertedTile(problem, (lines, pixels), strip, each)
             # Padding channels would be computed, too.
-            if strip * tile.pairs * 4 <= _MOST_SUMS and (groups % each == 0 or each == most):
+            if strip * tile.pairs * 4 <= _MAX_SUMS and (groups % each == 0 or each == most):
                 yield tile

@@ -27,9 +27,9 @@ from litegpu.ops.common.lazy_array import LazyArray
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.weights import Weights
 
-_MOST_TAPS = 25
+_MAX_TAPS = 25
 """Maximum number of taps, since their weights are in registers."""
-_MOST_INPUTS = 320
+_MAX_INPUTS = 320
 """Maximum number of channels, since their weights are in registers."""
 _TOO_MANY = 1 << 21
 """Maximum number of expanded values: for more, the work matters more than launches and latency."""
@@ -84,9 +84,9 @@ def _obstacle(middle: Depthwise, expand: Expand, target: Target) -> Rejected | N
         return Rejected("the node computes a mean")
     if math.prod(expand.shape) >= _TOO_MANY:
         return Rejected("with so many values, separate kernels are faster")
-    if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
+    if not middle.window.plain or math.prod(middle.window.kernel) > _MAX_TAPS:
         return Rejected("the window has too many taps, or reads an enlarged or mirrored image")
-    if not expand.window.plain or math.prod(expand.weights.shape[1:]) > _MOST_INPUTS:
+    if not expand.window.plain or math.prod(expand.weights.shape[1:]) > _MAX_INPUTS:
         return Rejected("the expansion has too many inputs, or reads an enlarged or mirrored image")
     if not holds(largest_of(expand.weights, (1, 2, 3))).all():
         return Rejected("float16 cannot represent the weights")
@@ -154,7 +154,7 @@ def _kernel(
         "SEEN": tile.seen,
         "SEEN_TILES": tile.seen_tiles,
         "TILES_FIRST": tile.tiles_first,
-        "MOST_KINDS": tile.kinds,
+        "MAX_KINDS": tile.kinds,
         "M_TILES": tile.m_tiles,
         "DEPTH": tile.depth,
         "GROUPS": tile.groups,

@@ -30,13 +30,13 @@ _WARPS, _KINDS_OF_WARPS = (6, 12, 8, 10, 14), 2
 """Warps per block, preferred numbers first: each thread has fixed channels, and the warps must
 divide all channels evenly.
 """
-_MOST_PIXELS = 128
-_MOST_WEIGHTS = 96
+_MAX_PIXELS = 128
+_MAX_WEIGHTS = 96
 """Maximum number of registers per thread for the weights of one of the convolutions."""
-_MOST_SUMS = 96
+_MAX_SUMS = 96
 _OTHER_REGISTERS = 64
 """Registers per thread in addition to weights, taps and sums."""
-_REGISTERS, _MOST_REGISTERS = 64 << 10, 255
+_REGISTERS, _MAX_REGISTERS = 64 << 10, 255
 """Registers of a multiprocessor with tensor cores, and maximum registers per thread."""
 
 # Clocks in addition to device_model.Clocks, fitted to the times of 179 kernels of 12 blocks on an
@@ -191,7 +191,7 @@ class SplitTile(Tile):
     @property
     def _room(self) -> int:
         """Number of registers per thread that remain for weights and sums."""
-        most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MOST_REGISTERS)
+        most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MAX_REGISTERS)
         return most - 4 * self.problem.taps - _OTHER_REGISTERS
 
     @property
@@ -261,8 +261,8 @@ class SplitTile(Tile):
     def fits(self, target: TileTarget) -> bool:
         return (
             super(SplitTile, self).fits(target)
-            and max(self.weights_first, self.weights) <= _MOST_WEIGHTS
-            and 2 * self.sums <= _MOST_SUMS
+            and max(self.weights_first, self.weights) <= _MAX_WEIGHTS
+            and 2 * self.sums <= _MAX_SUMS
             and self.weights_first + 2 * self._sums_first <= self._room
         )
 
@@ -335,7 +335,7 @@ def candidates(problem: SplitProblem, target: TileTarget) -> Iterator[SplitTile]
         some_warps = [each for each in _WARPS if 8 * each % groups == 0][:_KINDS_OF_WARPS]
         for lines in {min(lines, height) for lines in _LINES}:
             for columns in {min(columns, width) for columns in _COLUMNS}:
-                if lines * columns <= _MOST_PIXELS:
+                if lines * columns <= _MAX_PIXELS:
                     for warps in some_warps:
                         yield SplitTile(
                             problem, (lines, columns), depth, groups, warps, target.compute_units

@@ -35,13 +35,13 @@ _STREAM = "cuda/separable_stream"
 """The kernel template for persistent blocks."""
 _FILLED = 0.6
 """Minimum fraction of the patches' pixels that must be inside the image."""
-_FEWEST_ELEMENTS = 1 << 21
+_MIN_ELEMENTS = 1 << 21
 """Minimum number of values for which the "fp16" policy would store the intermediate as half."""
-_FEWEST_PIXELS = 1 << 15
+_MIN_PIXELS = 1 << 15
 """Minimum number of pixels, so that each multiprocessor of a large GPU gets two patches."""
-_MOST_CHANNELS = 256
+_MAX_CHANNELS = 256
 """Maximum number of channels of a patch for which two blocks fit the shared memory."""
-_MOST_TAPS = 25
+_MAX_TAPS = 25
 """Maximum number of multiplications per result, since the kernel unrolls all of them."""
 _ERROR = 0.02
 """Relative error of the estimates: among tiles that differ by less, small blocks come first."""
@@ -111,11 +111,11 @@ def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | N
 
 def _suits(middle: Shape4, window: Window) -> bool:
     found = pixels_of(middle)
-    if found < _FEWEST_PIXELS or math.prod(middle) < _FEWEST_ELEMENTS:
+    if found < _MIN_PIXELS or math.prod(middle) < _MIN_ELEMENTS:
         return False
-    if middle[3] > _MOST_CHANNELS:
+    if middle[3] > _MAX_CHANNELS:
         return False
-    if math.prod(window.kernel) > _MOST_TAPS or not window.plain:
+    if math.prod(window.kernel) > _MAX_TAPS or not window.plain:
         return False
     wasted = min(wasted_pixels(patch, middle) for patch in patches(128))
     return found >= _FILLED * (found + wasted)

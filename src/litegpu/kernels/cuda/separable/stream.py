@@ -25,18 +25,18 @@ from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, readers
 
 GROUP_ROWS = 64
 """Number of pixels that four warps multiply together."""
-_FEWEST_TURNS = 3
+_MIN_TURNS = 3
 """Minimum number of patches per block to amortize the start of the block, which overlaps with
 nothing.
 """
-_MOST_TAPS = 9
+_MAX_TAPS = 9
 """Maximum number of taps, since their weights are in registers."""
-_FEWEST_BYTES = 32 << 20
+_MIN_BYTES = 32 << 20
 """Minimum bytes of image and result, so that they exceed the L2 cache between two kernels.
 
 For less data, loads are so fast that persistent blocks are not faster.
 """
-_MOST_RING = 6
+_MAX_RING = 6
 _WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
 """Numbers of producer warps and multiplying warps, and item sizes: larger items need fewer loads
 per pixel.
@@ -156,7 +156,7 @@ class StreamTile(Tile):
         groups, of_rows = self.multipliers // 4, self.rows // GROUP_ROWS
         even = groups <= of_rows or self.column_blocks % (groups // of_rows) == 0
         fits = super(StreamTile, self).fits(target) and room >= self.resident and even
-        return fits and self.turns >= _FEWEST_TURNS
+        return fits and self.turns >= _MIN_TURNS
 
     def clocks(self, target: TileTarget) -> float:
         """Return the estimated clocks of a multiprocessor, whose phases overlap partly."""
@@ -191,13 +191,13 @@ def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterat
 def pays(problem: SeparableProblem) -> bool:
     """Whether persistent blocks may be faster."""
     moved = math.prod(problem.image) + pixels_of(problem.middle) * problem.outputs
-    return math.prod(problem.window.kernel) <= _MOST_TAPS and 2 * moved >= _FEWEST_BYTES
+    return math.prod(problem.window.kernel) <= _MAX_TAPS and 2 * moved >= _MIN_BYTES
 
 
 def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
     """Yield a tile with the most blocks per multiprocessor, then the most patches per block."""
     # One patch to multiply, one to start with, and enough for all producers to have work.
-    most = min(max(2 + -(-tile.producers // tile.chunks), 3), _MOST_RING)
+    most = min(max(2 + -(-tile.producers // tile.chunks), 3), _MAX_RING)
     for resident in range(model.registers // (REGISTERS * tile.threads), 0, -1):
         for ring in range(most, 1, -1):
             found = replace(tile, ring=ring, resident=resident)

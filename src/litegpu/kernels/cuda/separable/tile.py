@@ -21,7 +21,7 @@ CHANNELS = 32
 """Number of channels per k-tile."""
 SUMS = 16 * 40
 """Number of shared floats per warp for its sums: 16 rows, 40 floats apart."""
-_MOST_SUMS = 64
+_MAX_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 REGISTERS = 128
 """Maximum number of registers per thread."""
@@ -175,7 +175,7 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
         # The smaller the border of a patch, the fewer pixels are read twice.
         best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, middle), sum(patch)))
         for columns in (128, 64, 32):
-            few = pixels * columns <= 32 * warps * _MOST_SUMS
+            few = pixels * columns <= 32 * warps * _MAX_SUMS
             if few and columns < max(2 * outputs, 33):
                 yield _with_room(SeparableTile(problem, best, columns, warps, 1, 3), model)
 

@@ -14,9 +14,9 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import by_load, shared_items
 
-_MOST_BLOCKS = 16
+_MAX_BLOCKS = 16
 """Maximum channel blocks in all rows of a work item; more rows share loads of keys and values."""
-_MOST_BLOCKS_OF_CORES = 32
+_MAX_BLOCKS_OF_CORES = 32
 """Maximum channel blocks for devices with few cores, where register spilling costs little."""
 _FEW_ITEMS = 64
 _FLOAT4 = 16
@@ -41,11 +41,11 @@ class AttentionTiles(Implementation):
         fitting = [rows for rows in _ROWS if _fits(_TilesPlan(spec, rows), target)]
         if not fitting:
             return Rejected("the device permits too few work items per group")
-        if spec.keys < _FEWEST_KEYS or spec.rows < _FEWEST_QUERIES:
+        if spec.keys < _MIN_KEYS or spec.rows < _MIN_QUERIES:
             return Rejected("most of a tile would be empty")
         plans = [_TilesPlan(spec, rows) for rows in fitting]
         plan = next((each for each in plans if each.groups >= target.compute_units), plans[-1])
-        if plan.groups * _MOST_IDLE < target.compute_units:
+        if plan.groups * _MAX_IDLE < target.compute_units:
             return Rejected(f"{plan.groups} tiles are too few to keep the device busy")
         return plan
 
@@ -53,9 +53,9 @@ class AttentionTiles(Implementation):
 _ROWS = (4, 2)
 """Possible numbers of queries per work item."""
 _ROW_ITEMS, _KEY_ITEMS = 8, 8
-_FEWEST_KEYS = 32
-_FEWEST_QUERIES = 8
-_MOST_IDLE = 16
+_MIN_KEYS = 32
+_MIN_QUERIES = 8
+_MAX_IDLE = 16
 """Minimum compute units per tile for which the items of a work group should divide the keys."""
 
 
@@ -171,6 +171,6 @@ class _AttentionPlan(Plan):
     def _rows(self, blocks: int, target: Target) -> int:
         """Return the number of queries per work item that keeps the device busy."""
         spec, few = self.spec, target.parallel_items <= _FEW_ITEMS
-        most = _MOST_BLOCKS_OF_CORES if few else _MOST_BLOCKS
+        most = _MAX_BLOCKS_OF_CORES if few else _MAX_BLOCKS
         ways = [rows for rows in (4, 2, 1) if rows == 1 or rows * blocks <= most]
         return by_load(ways, lambda rows: spec.products * -(-spec.rows // rows), target)[0]

@@ -20,9 +20,9 @@ from litegpu.ops.common.work_groups import can_share
 
 _SPLIT_K_ITEMS = (64, 32)
 """Possible numbers of work items per sum; the first number that the device permits is used."""
-_LARGEST_RATIO = 0.6
+_MAX_RATIO = 0.6
 """Maximum ratio of a tile's estimated clocks to those of items that load operands directly."""
-_FEWEST_PIXELS = 8
+_MIN_PIXELS = 8
 """Half of the number of pixels of the smallest tile."""
 _CANDIDATES = 6
 """Number of tiles among which a measurement selects."""
@@ -80,7 +80,7 @@ class ConvTiles(Implementation):
             return IN_MEMORY
         if not target.fast_local_memory:
             return Rejected("local memory of the device is not faster than the cache")
-        if spec.dst.rows < _FEWEST_PIXELS:
+        if spec.dst.rows < _MIN_PIXELS:
             return Rejected("most of a tile would be empty")
         shape, groups = weights.spread_shape(spec.weights)
         problem = TileProblem.of_conv(self.name, spec.dst, spec.src, shape, groups)
@@ -89,7 +89,7 @@ class ConvTiles(Implementation):
         if not found:
             return Rejected("the device permits too few work items per group")
         clocks, direct = found[0].clocks(problem, units), direct_clocks(problem, units)
-        if clocks > _LARGEST_RATIO * direct:
+        if clocks > _MAX_RATIO * direct:
             return Rejected(f"the estimate is {clocks:.0f} clocks, but {direct:.0f} without tiles")
         return _TilesPlan(spec, problem, tuple(found[:_CANDIDATES]))
 

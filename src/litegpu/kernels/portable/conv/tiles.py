@@ -35,7 +35,7 @@ _DIRECT_CLOCKS = 440.0
 _SIZES = ((8, 2), (4, 2), (4, 1), (2, 1))
 _GRIDS = ((16, 16), (16, 8), (8, 8), (8, 4))
 _SLICES = (1, 2, 4, 8)
-_MOST_ITEMS = 256
+_MAX_ITEMS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def tiles(problem: TileProblem, target: Target) -> Iterator[Tile]:
         for row_items, column_items in _GRIDS:
             for slices in _SLICES:
                 tile = Tile(pixels, channel_blocks, row_items, column_items, slices)
-                most = min(target.max_work_group_size, _MOST_ITEMS)
+                most = min(target.max_work_group_size, _MAX_ITEMS)
                 fits = tile.items <= most and tile.shared_bytes <= target.local_memory_bytes
                 divides = tile.rows * STEP % (row_items * column_items) == 0
                 whole = problem.group_blocks % tile.columns == 0 if problem.group_blocks else True

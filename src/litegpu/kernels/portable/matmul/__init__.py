@@ -15,7 +15,7 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import DividedSums, divide_sums
 from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 
-_MOST_ROWS = 4
+_MAX_ROWS = 4
 """Maximum rows per work item, which needs four float4 registers per row."""
 
 
@@ -31,7 +31,7 @@ class MatmulSplit(Implementation):
             return Rejected("the left matrix is transposed")
         if spec.dst.rows * spec.dst.channel_blocks * 4 > target.parallel_items:
             return Rejected("the result has enough elements to keep the device busy")
-        rows = min(spec.rows, _MOST_ROWS)
+        rows = min(spec.rows, _MAX_ROWS)
         blocks = spec.products * -(-spec.rows // rows)
         ends = (spec.dst.channel_blocks, -(-spec.depth // 4), target, not spec.transposed[1])
         found = divide_sums(blocks, rows, *ends)

@@ -24,7 +24,7 @@ _ONES = 0x01010101
 _FLIPS = 0x80808080 - (1 << 32)
 """A word in which the highest bit of each byte is set."""
 
-_MOST_ROWS = 4
+_MAX_ROWS = 4
 """Maximum pixels per work item, which needs an int4 register per pixel."""
 _MIDDLE = 8
 """The weight that a nibble of 0 stands for, counted from the smallest weight."""
@@ -46,7 +46,7 @@ class QuantizedConvSplit(Implementation):
         dst = spec.dst
         if dst.rows * dst.channel_blocks * 4 > target.parallel_items:
             return Rejected("the output has enough elements to keep the device busy")
-        rows = min(dst.rows, _MOST_ROWS)
+        rows = min(dst.rows, _MAX_ROWS)
         nibbles = _fits_nibbles(spec)
         _, height, width, depth = spec.weights.shape
         steps = height * width * -(-depth // (NIBBLES if nibbles else 4))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 _RADIUS, _CUTOFF, _BETA = 5.0, 0.9, 6.0
 """The radius in samples of the slower rate, the cutoff relative to half of it, and the window."""
-_MOST_PHASES = 1000
+_MAX_PHASES = 1000
 _AT_ONCE = 1 << 16
 
 
@@ -23,7 +23,7 @@ class Resampler:
         The ratio of the rates is rounded to a fraction whose denominator is at most 1000.
         """
         factor = source / target
-        ratio = Fraction(factor).limit_denominator(_MOST_PHASES)
+        ratio = Fraction(factor).limit_denominator(_MAX_PHASES)
         self._step, self._phases = ratio.numerator, ratio.denominator
         slower = max(1.0, factor)
         radius = _RADIUS * slower

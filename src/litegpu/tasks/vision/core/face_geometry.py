@@ -24,7 +24,7 @@ _VERTEX_SIZE = 5
 """The numbers of a vertex: x, y and z in centimeters, and a position in a texture."""
 _FIELD_OF_VIEW = math.radians(63.0)
 """The vertical field of view of the assumed camera; its near plane is at 1 cm."""
-_LEAST_EXTENT, _LEAST = 1e-3, 1e-9
+_MIN_EXTENT, _LEAST = 1e-3, 1e-9
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class FaceGeometry:
         points right, y up and z to the camera. The result is None for a face that is a point.
         """
         flat = points[:, :2].astype(np.float64)
-        if np.hypot(*(flat - flat.mean(0)).T).max() <= _LEAST_EXTENT:
+        if np.hypot(*(flat - flat.mean(0)).T).max() <= _MIN_EXTENT:
             return None
         height = 2 * math.tan(_FIELD_OF_VIEW / 2)
         width = height * picture[0] / picture[1]

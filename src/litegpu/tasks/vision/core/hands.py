@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 MODELS = ("hand_detector.tflite", "hand_landmarks_detector.tflite")
 _GRIDS = ((8, 2), (16, 6))
 _PALM_POINTS, _WRIST, _MIDDLE = 7, 0, 2
-_MOST_OVERLAP = 0.3
+_MAX_OVERLAP = 0.3
 _PALM_ANGLE = 90.0
 """Angle, in radians, of the line from the wrist to the middle finger of a detected palm.
 
@@ -42,7 +42,7 @@ _DEPTH = 0.4
 """The depth of a hand relative to the width of its rectangle."""
 _HAND_SCALE, _HAND_SHIFT = 2.0, -0.1
 _SIDES = ("Right", "Left")
-_NEAR, _FEWEST_NEAR, _SAME_BOX = 0.2, 10, 0.2
+_NEAR, _MIN_NEAR, _SAME_BOX = 0.2, 10, 0.2
 """Thresholds for duplicate hands: landmark distance in palm sizes, number of near landmarks, IoU.
 """
 
@@ -98,7 +98,7 @@ class HandTask(LandmarkTask[HandOptionsT, Result, Hand], Generic[HandOptionsT, R
         )
         self._palms = PointDetector(
             *(self._compiled(palms, base), _GRIDS, _PALM_POINTS),
-            *(options.min_hand_detection_confidence, _MOST_OVERLAP),
+            *(options.min_hand_detection_confidence, _MAX_OVERLAP),
         )
         self._hands = self._compiled(hands, base)
         sizes = [int(np.prod(each)) for each in self._hands.shapes]
@@ -191,7 +191,7 @@ def _are_same(one: NDArray[Any], other: NDArray[Any], picture: Size) -> bool:
     near = np.linalg.norm(one - other, axis=1) < least
     boxes = [np.concatenate([each.min(0), each.max(0)]) for each in (one, other)]
     shared = overlaps(boxes[0], boxes[1][np.newaxis])[0]
-    return bool(near.sum() >= _FEWEST_NEAR and shared > _SAME_BOX)
+    return bool(near.sum() >= _MIN_NEAR and shared > _SAME_BOX)
 
 
 def _palm_size(points: NDArray[Any]) -> float:
