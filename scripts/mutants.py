@@ -216,6 +216,7 @@ def _failed(arguments: Sequence[str], source: str, limit: float) -> str:
     command += ["--override-ini", f"pythonpath={source} {TESTS / 'support'}", "--no-header"]
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.setdefault("LITEGPU_TEST_LIBRARIES", _libraries())
+    environment.setdefault("LITEGPU_TEST_ALL", "1")  # at any commit, all tests look for the fault
     try:
         done = subprocess.run(
             command,

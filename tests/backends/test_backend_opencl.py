@@ -237,6 +237,13 @@ def test_a_program_is_made_of_its_binary_again(
         opencl_device.load(wanted, {"-I/ #0": binary})
 
 
+def test_binaries_depend_on_options_of_pocl(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = backends.BACKENDS["opencl"].open(0)
+    before = device.origin
+    monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -DOTHER")
+    assert device.origin != before
+
+
 def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     source = f"""
     from litegpu.backends.opencl import build as opencl_build

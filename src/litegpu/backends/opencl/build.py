@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,9 @@ from functools import partial
 from typing import Any
 
 from litegpu.codegen import KernelText
+
+_POCL_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+"""The environment variable with further compiler options of PoCL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +101,5 @@ def origin_of(device: Any) -> tuple[str, ...]:
     return (
         *(platform.name, platform.vendor, platform.version),
         *(device.name, device.vendor, device.version, device.driver_version),
+        os.environ.get(_POCL_FLAGS, ""),
     )
