@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from litegpu import config
 from litegpu.codegen import KernelText
 
 _POCL_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
@@ -101,5 +101,5 @@ def origin_of(device: Any) -> tuple[str, ...]:
     return (
         *(platform.name, platform.vendor, platform.version),
         *(device.name, device.vendor, device.version, device.driver_version),
-        os.environ.get(_POCL_FLAGS, ""),
+        config.environment().get(_POCL_FLAGS, ""),
     )
