@@ -118,7 +118,8 @@ def test_more_constants_than_the_cache_may_have_are_not_stored(
     target, _ = started(tmp_path, model, precision="fp32")
     assert_close(run(target, data), reference(model, data))
     assert not entries(tmp_path)
-    assert "A partition is not cached: its weights have 18.0 MiB" in caplog.text
+    assert "A partition is not cached: its weights have 18.0 MiB, and the cache" in caplog.text
+    assert caplog.records[-1].levelname == "WARNING"
 
 
 def test_a_stored_block_of_a_negative_size(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from litegpu import ExecutionError, GpuDelegate
+from litegpu.backends.base import Device
+from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.opencl.context import OpenCLContext
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.options import InferencePreference
 from small_models import assert_close, chain, interpreter, random, reference, run
@@ -18,13 +19,13 @@ def test_partitions_are_run_once_when_they_are_compiled(
 ) -> None:
     """No invoke waits for what a driver leaves to the first run, not after a resize either."""
     runs: list[int] = []
-    real = CompiledPartition.run
+    real = CompiledPartition.warm_up
 
-    def counted(self: CompiledPartition, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        runs.append(len(inputs))
-        real(self, inputs, outputs)
+    def counted(self: CompiledPartition, device: Device) -> None:
+        runs.append(len(self.inputs))
+        real(self, device)
 
-    monkeypatch.setattr(CompiledPartition, "run", counted)
+    monkeypatch.setattr(CompiledPartition, "warm_up", counted)
     model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
     target = interpreter(model, GpuDelegate(inference_preference=preference))
     assert runs == [1]
@@ -42,7 +43,8 @@ def test_a_first_run_that_fails_leaves_the_model_to_the_cpu(
     def failing(*_: object) -> None:
         raise ExecutionError("the device is on fire")
 
-    monkeypatch.setattr(CompiledPartition, "run", failing)
+    monkeypatch.setattr(ExecutionContext, "first_run", failing)
+    monkeypatch.setattr(OpenCLContext, "first_run", failing)
     delegate = GpuDelegate(inference_preference=InferencePreference.SUSTAINED_SPEED)
     model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
     assert_close(run(interpreter(model, delegate), x), reference(model, x))

@@ -25,7 +25,13 @@ from random_cases import CUSTOM_FAMILIES, FAMILIES, Family
 
 FIXED = {
     *("LargeCast.target", "LargeCast.moved", "LargeCast.then"),
-    *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
+    *(
+        "Quantize.at_end",
+        "QuantizedConv.pads",
+        "QuantizedConv.magnitude",
+        "DequantizeStored.axis",
+        "QuantizedLookup.options",
+    ),
     *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
     *("HybridConv.has_bias", "HybridMatrix.batch", "IntegerLstm.floats"),
     *("QuantizedTransposeConv.bits", "Arithmetic.activation", "Arithmetic.positive"),

@@ -227,19 +227,19 @@ def test_what_grows_with_each_pass_is_not_compiled_for_each(
 ) -> None:
     """Whatever the file says of the shape, which is a lie after the first pass."""
     writer = ModelWriter()
-    x = writer.input((1, 8))
+    x, passes = writer.input((1, 8)), writer.input((), "int32")
 
     def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
-        y = inner.op("CONCATENATION", values[1:], [(rows, 8)], options={"axis": 0})
-        return [counted(inner, values[0]), inner.op("TANH", [y], [(rows, 8)]), values[2]]
+        y = inner.op("CONCATENATION", values[1:3], [(rows, 8)], options={"axis": 0})
+        return [counted(inner, values[0]), inner.op("TANH", [y], [(rows, 8)]), *values[2:]]
 
-    start = (writer.constant(0, np.int32), step(writer, "EXP", x), x)
-    writer.output(loop(writer, start, body, 4)[1])
-    model, value = writer.build(), random(1, 8)
+    start = (writer.constant(0, np.int32), step(writer, "EXP", x), x, passes)
+    writer.output(loop(writer, start, body, None)[1])
+    model, given = writer.build(), (random(1, 8), np.array(4, np.int32))
     delegate = GpuDelegate(min_nodes_per_partition=0, model=model if with_file else None)
     target = interpreter(model, delegate)
     at_first = len(compiled)
-    assert_close(run(target, value), reference(model, value))
+    assert_close(run(target, *given), reference(model, *given))
     assert len(compiled) == at_first
     _, grown = report_of(delegate).subgraphs
     assert [grown.ops[node.index] for node in grown.rejected] == ["CONCATENATION", "TANH"]

@@ -250,15 +250,27 @@ def test_models_that_make_room_for_later_ones_are_not_warm(
 ) -> None:
     other = tmp_path / "other.tflite"
     other.write_bytes(chain(["ABS"]))
-    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "0")
-    assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 1
+    with monkeypatch.context() as limited:
+        limited.setattr("litegpu.config.cache_limit", lambda: 10_000)
+        assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 1
     assert (
-        "1 file removed, because the size of all files is limited to 0 B."
+        "1 file removed, because the size of all files is limited to 9.8 KiB."
         in capsys.readouterr().err
     )
-    monkeypatch.delenv("LITEGPU_CACHE_LIMIT")
     assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 0
     assert "removed, because" not in capsys.readouterr().err
+
+
+def test_a_model_with_more_weights_than_the_cache_may_have_is_not_warm(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "weights.tflite"
+    model.write_bytes(fully_convolutional())
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "0")
+    assert in_folder(tmp_path / "kept", f"--warm={model}", "--backend=opencl") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "A partition is not cached: its weights have" in said
+    assert "1 partition on" in said and ", which cannot be cached" in said
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")

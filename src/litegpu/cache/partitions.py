@@ -92,7 +92,7 @@ class CachedPartitions:
 
     def __init__(self, folder: CacheFolder, wanted: PartitionRequest) -> None:
         self._store = ArtifactStore(*folder)
-        self._token, self._wanted = folder.token, wanted
+        self._token, self._requested, self._wanted = folder.token, folder.requested, wanted
 
     def name(self) -> Fingerprint:
         """Return the partition's name, which is the same in all processes."""
@@ -140,9 +140,10 @@ class CachedPartitions:
         """
         nbytes, limit = compiled.program.constant_bytes, config.cache_limit()
         if nbytes > limit:
-            _log.info(
-                "A partition is not cached: its weights have %s, and the cache at most %s "
-                "(LITEGPU_CACHE_LIMIT).",
+            _log.log(
+                logging.WARNING if self._requested else logging.INFO,
+                "A partition is not cached: its weights have %s, and the cache at most %s. Set a "
+                "larger LITEGPU_CACHE_LIMIT (MiB).",
                 *map(shown_size, (nbytes, limit)),
             )
             return
