@@ -19,12 +19,11 @@ from litegpu.cache.store import ArtifactStore, CacheFolder
 from litegpu.engine.compiled import CompiledPartition, constant_outputs
 from litegpu.errors import DeviceLostError, LitegpuError
 from litegpu.graph import Graph
+from litegpu.host.disk_cache import report_once
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.common.custom import custom_code
 from litegpu.version import __version__
 from litegpu.wording import shown_size
-
-_log = logging.getLogger("litegpu")
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,11 @@ class CachedPartitions:
         """
         nbytes, limit = compiled.program.constant_bytes, config.cache_limit()
         if nbytes > limit:
-            _log.log(
+            report_once(
                 logging.WARNING if self._requested else logging.INFO,
-                "A partition is not cached: its weights have %s, and the cache at most %s. Set a "
-                "larger LITEGPU_CACHE_LIMIT (MiB).",
-                *map(shown_size, (nbytes, limit)),
+                "A partition is not cached:",
+                f"its weights have {shown_size(nbytes)}, and the cache at most "
+                f"{shown_size(limit)}. Set a larger LITEGPU_CACHE_LIMIT (MiB).",
             )
             return
         wanted = self._wanted
