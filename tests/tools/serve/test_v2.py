@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -311,6 +312,27 @@ def test_limits_of_waiting_requests_and_the_end(folder: Path) -> None:
     for each in answers[1:]:
         assert b"HTTP/1.1 200" in each and b'"data": [0.0, 2.0, 4.0, 6.0]' in each
     assert server.log.read_text().endswith("ended\n")
+
+
+def test_no_request_of_busy_clients_is_lost_at_the_end(folder: Path) -> None:
+    path, statuses = f"{MODELS[0]}/infer", Counter[int]()
+
+    def send_requests(server: Server) -> None:
+        with contextlib.closing(server.connect()) as connection:
+            while True:
+                status, headers, _ = ask(connection, "POST", path, given([ROW]))
+                statuses[status] += 1
+                if headers.get("connection") == "close":
+                    return
+
+    with serving(folder, "plain.tflite", CPU) as server, ThreadPoolExecutor(16) as clients:
+        running = [clients.submit(send_requests, server) for _ in range(16)]
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        for each in running:
+            each.result(60)
+        assert server.process.wait(60) == 0
+    assert {*statuses} <= {200, 503} and statuses[200] > 16
 
 
 def whole(connection: socket.socket) -> bytes:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from litegpu import config
 from litegpu.errors import OptionsError
@@ -30,6 +31,8 @@ from litegpu.tools.serve.web import Answer, Endpoint, Gate, Limits, Model, json_
 
 _KEEP_ALIVE = 75
 """Seconds until the server closes an idle connection; clients reuse connections for about 60."""
+_LAST_ANSWERS = 1.0
+"""Maximum seconds for which open connections get answers after the server has begun to end."""
 _BACKLOG = 2048
 
 
@@ -99,10 +102,41 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Reject new requests, and wait for pending requests."""
         self._gate.closing = True
-        stopping = [super().shutdown(sockets)]
+        stopping = [self._end(sockets)]
         if self._companion is not None:
             stopping.append(self._companion.stop(self._drain))
         await asyncio.gather(*stopping)
+
+    async def _end(self, sockets: list[socket.socket] | None) -> None:
+        """Listen no longer, and close each connection after its next answer, or after a second.
+
+        A client may be sending a request on an open connection, and would lose the answer if the
+        server closed the connection at once.
+        """
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        clock = asyncio.get_running_loop().time
+        end = clock() + min(_LAST_ANSWERS, self._drain)
+        while self.server_state.connections and clock() < end:
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+
+def _closing_connections(app: ASGIApp, gate: Gate) -> ASGIApp:
+    """Return an application whose answers close their connections once the server ends."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_closing(message: Message) -> None:
+            if gate.closing and message["type"] == "http.response.start":
+                headers = [*message["headers"], (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await app(scope, receive, send_closing)
+
+    return answer
 
 
 def bound(address: Address) -> socket.socket:
@@ -130,7 +164,7 @@ def run(
         logging.INFO if config.debug_level() else logging.CRITICAL
     )
     settings = uvicorn.Config(
-        app,
+        _closing_connections(app, gate),
         http="h11",
         ws="none",
         lifespan="off",
