@@ -61,11 +61,11 @@ def test_an_edge_tpu_is_no_gpu(device: str) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("missing.tflite", r"'missing.tflite' cannot be read: .*No such file.*\. Give the path"),
-        (".", r"The model '\.' cannot be read: .*\. Give the path or the bytes"),
-        (5, r"The model '5' cannot be read: .*not int\. Give the path or the bytes"),
+        ("missing.tflite", r"Model file 'missing\.tflite' does not exist\. Check the path"),
+        (".", r"Model file '\.' cannot be read: "),
+        (5, r"is text, not int\. Give the path of a \.tflite file, `zoo:NAME`, or the bytes"),
         (b"junk", r"The model \(4 bytes\) is no \.tflite file: .* Give the path or the bytes"),
-        (__file__, r"The model \('.*test_edgetpu\.py'\) is no \.tflite file"),
+        (__file__, r"test_edgetpu\.py' is not a TensorFlow Lite model: its bytes 4 to 8 are"),
     ],
 )
 def test_models_that_cannot_be_read(model: Any, message: str, null_device: Any) -> None:

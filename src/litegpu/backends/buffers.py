@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.backends.constant_blocks import Bytes as Bytes
 from litegpu.backends.program import Program
 from litegpu.errors import BindingError
 
-Bytes = npt.NDArray[np.uint8]
 _PAGE = 4096
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 BLOCK_BYTES = 1 << 18
 """Minimum size in bytes of a constant with a block of its own; drivers allocate whole pages."""
+BLOCK_THREADS = min(max(4, (os.cpu_count() or 1) // 2), 8)
+"""Number of threads that pack blocks: NumPy releases the GIL, compilers need the other cores."""
 
 
 class ConstantBlock:

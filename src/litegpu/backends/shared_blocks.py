@@ -6,7 +6,6 @@ however many programs read it.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -15,10 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from litegpu.backends.buffers import Buffer, Bytes
-from litegpu.backends.constant_blocks import ConstantBlock
-
-_READERS = min(max(4, (os.cpu_count() or 1) // 2), 8)
-"""Number of threads that read blocks, and of blocks that are read before they are uploaded."""
+from litegpu.backends.constant_blocks import BLOCK_THREADS, ConstantBlock
 
 
 class SharedBlock:
@@ -79,10 +75,10 @@ def _in_order(
 ) -> Iterator[Bytes | None]:
     """Yield the result of `read` for each block; threads read a few blocks ahead."""
     waiting: deque[Future[Bytes | None]] = deque()
-    with ThreadPoolExecutor(min(_READERS, len(blocks)), "litegpu-upload") as pool:
+    with ThreadPoolExecutor(min(BLOCK_THREADS, len(blocks)), "litegpu-upload") as pool:
         for block in blocks:
             waiting.append(pool.submit(read, block))
-            if len(waiting) > _READERS:
+            if len(waiting) > BLOCK_THREADS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

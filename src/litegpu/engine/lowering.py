@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Compilation
-from litegpu.backends.constant_blocks import BLOCK_BYTES, ConstantBlock
+from litegpu.backends.constant_blocks import BLOCK_BYTES, BLOCK_THREADS, ConstantBlock
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import (
     FLOAT,
@@ -56,10 +55,6 @@ from litegpu.ops.common.units import Operations
 _T = TypeVar("_T")
 RANGE_BINDING = -1
 """Placeholder for a base value in the binding of a kernel's range words."""
-_PACKERS = max(4, (os.cpu_count() or 1) // 2)
-"""Number of threads that pack large constants: NumPy releases the GIL, and compilers need the other
-cores.
-"""
 _PACKED_AHEAD = 256 << 20
 """Maximum number of bytes of large constants that are packed while compilers run.
 
@@ -156,7 +151,7 @@ class Constants:
         for start, array in small:
             array.fill(whole[start : start + array.nbytes].view(array.dtype))
         if 0 < sum(block.nbytes for block in blocks) <= _PACKED_AHEAD:
-            with ThreadPoolExecutor(_PACKERS, "litegpu-pack") as pool:
+            with ThreadPoolExecutor(BLOCK_THREADS, "litegpu-pack") as pool:
                 blocks = [*pool.map(ConstantBlock.packed, blocks)]
         return PackedConstants(whole, tuple(blocks), ranges)
 

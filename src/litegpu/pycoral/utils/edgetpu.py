@@ -17,6 +17,7 @@ from litegpu.errors import ModelError, OptionsError
 from litegpu.pycoral.adapters import common
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.version import __version__
+from litegpu.zoo.files import model_bytes
 
 _COMPILED = "edgetpu-custom-op"
 """The operation that the Edge TPU's compiler writes in place of others."""
@@ -95,21 +96,11 @@ def make_interpreter(
 
 def _content(model: str | os.PathLike[str] | bytes) -> bytes:
     """Return the bytes of a model. Raises ModelError if it cannot be read, or is no model."""
-    if isinstance(model, bytes):
-        content, name = model, f"{len(model)} bytes"
-    else:
-        name = f"'{model}'"
-        try:
-            content = files.read_model(model)
-        except (OSError, TypeError) as error:
-            raise ModelError(
-                f"The model {name} cannot be read: {error}. Give the path or the bytes of a "
-                ".tflite file."
-            ) from error
+    content = model_bytes(model)
     if content[4:8] != files.MODEL_IDENTIFIER:
         raise ModelError(
-            f"The model ({name}) is no .tflite file: it does not contain TFL3 at byte 4. Give the "
-            "path or the bytes of a .tflite file."
+            f"The model ({len(content)} bytes) is no .tflite file: it does not contain TFL3 at "
+            "byte 4. Give the path or the bytes of a .tflite file."
         )
     return content
 
