@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -14,9 +15,11 @@ from backend_suite import ADD_ONE, floats, kernel, launch, program, run
 from litegpu import CompilationError
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl import build as opencl_build
+from litegpu.backends.opencl import library as opencl_library
 from litegpu.backends.opencl.build import parts_of
 from litegpu.backends.opencl.device import OpenCLDevice
 from litegpu.backends.opencl.library import OpenCLKernel
+from litegpu.errors import KernelError
 
 NAMES = ("add_one", "add_other", "add_third")
 
@@ -34,7 +37,7 @@ def test_a_device_is_asked_once_about_each_kernel(
 ) -> None:
     queried: list[OpenCLKernel] = []
 
-    def obstacle(kernel: OpenCLKernel, device: int, local_bytes: int) -> str:
+    def obstacle(kernel: OpenCLKernel, *facts: Any, **more: Any) -> str:
         queried.append(kernel)
         return ""
 
@@ -45,6 +48,47 @@ def test_a_device_is_asked_once_about_each_kernel(
         result_of(opencl_device.compile(whole)), floats() + 1 + 1 + 1 + 1 + 1
     )
     assert len(queried) == 2
+
+
+class _FewItems:
+    """OpenCL's functions, but each kernel's maximum work-group size is reported as 16."""
+
+    def __init__(self) -> None:
+        self._real = opencl_library.library()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def clGetKernelWorkGroupInfo(  # noqa: N802
+        self, kernel: Any, device: int, fact: int, size: int, value: Any, rest: Any
+    ) -> int:
+        status: int = self._real.clGetKernelWorkGroupInfo(kernel, device, fact, size, value, rest)
+        if fact == opencl_library._WORK_GROUP_SIZE:
+            value._obj.value = 16
+        return status
+
+
+@pytest.mark.parametrize(
+    ("platform", "reason"),
+    [
+        ("Some Vendor", "needs 64 work items in a group, but the device has 16"),
+        ("NVIDIA CUDA", ""),
+    ],
+)
+def test_group_sizes_that_a_driver_reports(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, platform: str, reason: str
+) -> None:
+    monkeypatch.setattr(
+        opencl_device, "info", dataclasses.replace(opencl_device.info, platform=platform)
+    )
+    functions = _FewItems()
+    monkeypatch.setattr(opencl_library, "library", lambda: functions)
+    whole = program([kernel(NAMES[0], ADD_ONE)], [launch(NAMES[0], 1, 0)], [0], [1])
+    executable = opencl_device.compile(whole)
+    expected = pytest.raises(KernelError, match=reason) if reason else contextlib.nullcontext()
+    with expected:
+        np.testing.assert_array_equal(run(executable.context(), [floats()])[0], floats() + 1)
+    executable.close()
 
 
 @pytest.mark.parametrize("builds", [1, 2, 3, 8])

@@ -96,7 +96,11 @@ class OpenCLContext(ExecutionContext):
         # All launches of a kernel have the same work-group size.
         names = (launch.kernel for launch in self.program.launches)
         once = dict(zip(names, self.kernels, strict=True))
-        found = {name: kernel.obstacle(handle, most) for name, kernel in once.items()}
+        reports = self.device.reports_group_sizes
+        found = {
+            name: kernel.obstacle(handle, most, reports_group_sizes=reports)
+            for name, kernel in once.items()
+        }
         if reasons := {name: reason for name, reason in found.items() if reason}:
             raise self.device.rejects(reasons)
 

@@ -213,6 +213,15 @@ class OpenCLDevice(Device):
         return 1 if whole else min(os.cpu_count() or 1, _MAX_BUILDS)
 
     @property
+    def reports_group_sizes(self) -> bool:
+        """Whether CL_KERNEL_WORK_GROUP_SIZE is the maximum work-group size of a compiled kernel.
+
+        NVIDIA's driver reports 256 for every kernel, but compiles and runs a kernel for the group
+        size in its source.
+        """
+        return not self.info.platform.startswith("NVIDIA")
+
+    @property
     def origin(self) -> tuple[str, ...]:
         """The driver's versions. See Device.origin."""
         return origin_of(self._device)

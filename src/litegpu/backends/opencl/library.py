@@ -165,15 +165,18 @@ class OpenCLKernel:
         status = library().clSetKernelArg(self.handle, position, size, ctypes.byref(value))
         _check(status, f"clSetKernelArg({name}, {position})")
 
-    def obstacle(self, device: int, local_bytes: int) -> str:
-        """Return why a device with this much local memory cannot launch the kernel, or ""."""
+    def obstacle(self, device: int, local_bytes: int, *, reports_group_sizes: bool) -> str:
+        """Return why a device with this much local memory cannot launch the kernel, or "".
+
+        `reports_group_sizes`: whether the driver reports the maximum group of a compiled kernel.
+        """
         items, needed = c_size_t(), c_uint64()
         for fact, value in ((_WORK_GROUP_SIZE, items), (_LOCAL_MEM_SIZE, needed)):
             query = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)
             _check(library().clGetKernelWorkGroupInfo(*query), "clGetKernelWorkGroupInfo")
+        group = math.prod(self.local_size) if reports_group_sizes else 0
         return exceeded(
-            (SHARED_BYTES, needed.value, local_bytes),
-            (GROUP_ITEMS, math.prod(self.local_size), items.value),
+            (SHARED_BYTES, needed.value, local_bytes), (GROUP_ITEMS, group, items.value)
         )
 
     def enqueue(self, queue: int, event: Any = None) -> int:
