@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.opencl.device import OpenCLDevice
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
-from litegpu.cache.store import KEY, ArtifactStore, DamagedError, entries, read
+from litegpu.cache.partitions import CachedPartitions
+from litegpu.cache.store import KEY, ArtifactStore, DamagedError, blocks, entries, read
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.partition import compile_partition
@@ -87,12 +88,21 @@ def equal(left: list[Array], right: list[Array]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
 
 
-def product() -> bytes:
-    """Return a model that multiplies a matrix of 18 MiB."""
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[12345] ^= 1
+    path.write_bytes(data)
+
+
+def product(changed: bool = False, then: str = "") -> bytes:
+    """Return a model that multiplies a matrix of 18 MiB; `changed` changes a byte of the matrix."""
     writer = ModelWriter()
     x = writer.input((1, 2048))
-    weights = writer.constant(random(2304, 2048), name="weights")
-    writer.output(writer.op("FULLY_CONNECTED", [x, weights, None], [(1, 2304)]))
+    matrix = random(2304, 2048)
+    matrix.view(np.uint8)[1000, 1002] ^= 64 * changed
+    weights = writer.constant(matrix, name="weights")
+    result = writer.op("FULLY_CONNECTED", [x, weights, None], [(1, 2304)])
+    writer.output(writer.op(then, [result], [(1, 2304)]) if then else result)
     return writer.build()
 
 
@@ -106,7 +116,83 @@ def test_the_host_keeps_no_copy_of_large_constants(tmp_path: Path) -> None:
         (block,) = kernel.compiled.program.blocks
         assert block.nbytes >= 2304 * 2048 * 4 and not block.read().any(), start
         assert_close(run(target, data), expected)
-    assert entries(tmp_path)[0].nbytes > 2304 * 2048 * 4
+    (file,) = blocks(tmp_path)
+    assert file.nbytes == block.nbytes and file.path.stem == block.digest
+    assert entries(tmp_path)[0].nbytes < 1 << 20
+
+
+def test_partitions_share_the_files_of_large_constants(
+    tmp_path: Path, compiled: list[Graph]
+) -> None:
+    x = random(1, 2048)
+    models = [product(), product(then="ABS")]
+    expected = [outputs(tmp_path, model, x, precision="fp32") for model in models]
+    assert len(entries(tmp_path)) == 2 and len(blocks(tmp_path)) == 1
+    for model, answer in zip(models, expected, strict=True):
+        assert equal(outputs(tmp_path, model, x, precision="fp32"), answer)
+    assert len(compiled) == 2
+
+
+def test_one_byte_of_large_constants_makes_another_block(
+    tmp_path: Path, compiled: list[Graph]
+) -> None:
+    """Both models run at a time; the second start of each loads its own block."""
+    x, models = random(1, 2048), [product(), product(changed=True)]
+    running = [started(tmp_path, model, precision="fp32")[0] for model in models]
+    expected = [run(target, x) for target in running]
+    assert not equal(*expected)
+    del running
+    assert len(entries(tmp_path)) == len(blocks(tmp_path)) == 2
+    for model, answer in zip(models, expected, strict=True):
+        assert equal(outputs(tmp_path, model, x, precision="fp32"), answer)
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: path.unlink(), "blocks of its constants are missing"),
+        (lambda path: path.write_bytes(b"short"), "blocks of its constants are missing"),
+        (flip_a_bit, "cannot be read: the checksum is wrong: the file was truncated or changed"),
+    ],
+    ids=["missing", "short", "changed"],
+)
+def test_damaged_blocks_are_replaced(
+    change: Callable[[Path], None],
+    reason: str,
+    tmp_path: Path,
+    compiled: list[Graph],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk_cache._reported.clear()
+    caplog.set_level("INFO", "litegpu")
+    model, x = product(), random(1, 2048)
+    expected = outputs(tmp_path, model, x, precision="fp32")
+    (file,) = blocks(tmp_path)
+    whole = file.path.read_bytes()
+    change(file.path)
+    for _ in range(2):
+        assert equal(outputs(tmp_path, model, x, precision="fp32"), expected)
+    assert len(compiled) == 2 and reason in caplog.text
+    assert file.path.read_bytes() == whole
+
+
+def test_improved_code_needs_no_bytes_of_blocks(tmp_path: Path, compiled: list[Graph]) -> None:
+    model, x = product(), random(1, 2048)
+    expected = outputs(tmp_path, model, x, precision="fp32")
+    (entry,), (file,) = entries(tmp_path), blocks(tmp_path)
+    key, time = entry.path.read_bytes()[KEY], os.stat(file.path).st_ino
+    found = read(entry.path, key)
+    assert found is not None
+    binaries = Artifact.read(found).binaries
+    cached = CachedPartitions.__new__(CachedPartitions)
+    cached._store = ArtifactStore(tmp_path, "m")
+    cached.improve(key, binaries)
+    assert os.stat(file.path).st_ino == time
+    assert equal(outputs(tmp_path, model, x, precision="fp32"), expected) and len(compiled) == 1
+    file.path.unlink()
+    cached.improve(key, binaries)
+    assert not blocks(tmp_path)
 
 
 def test_more_constants_than_the_cache_may_have_are_not_stored(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import struct
@@ -16,15 +17,20 @@ import numpy as np
 import pytest
 
 from litegpu import config
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.cache import store as store_module
 from litegpu.cache.store import (
     ArtifactStore,
     DamagedError,
+    all_entries,
+    blocks,
+    clear,
     default_folders,
     entries,
     evict,
     kernels,
     read,
+    read_block,
 )
 from litegpu.host import disk_cache, private_files
 from litegpu.host.disk_cache import DiskCache
@@ -107,7 +113,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
     ("position", "wrong", "why"),
     [
         (0, b"GGUF", "the file is not an artifact of litegpu"),
-        (8, struct.pack("<I", 2), "the file has format 2, not 1"),
+        (8, struct.pack("<I", 3), "the file has format 3, not 2"),
         (16, b"\x07", "the file belongs to another model, device, version or options"),
         (2000, b"no such", "the checksum is wrong: the file was truncated or changed"),
     ],
@@ -225,6 +231,85 @@ def test_the_least_recently_used_are_removed_first(
     store.store(keys[1], [DATA])
     assert [entry.path for entry in entries(tmp_path)] == [store.path(keys[1])]
     assert len(evict(tmp_path, 0)) == 1 and (tmp_path / "other.txt").exists()
+
+
+def block(seed: int, nbytes: int = 1 << 20) -> ConstantBlock:
+    data = np.random.default_rng(seed).integers(0, 255, nbytes, np.uint8)
+    return ConstantBlock.of(data, hashlib.sha256(data.data).hexdigest())
+
+
+def test_blocks_are_stored_once_and_checked(tmp_path: Path) -> None:
+    store, first, second = ArtifactStore(tmp_path), block(1), block(2)
+    store.store(KEY, [DATA], [first])
+    store.store(OTHER, [DATA], [ConstantBlock.missing(first.nbytes, first.digest), second])
+    assert {entry.path.stem for entry in blocks(tmp_path)} == {first.digest, second.digest}
+    found = store.block(first.nbytes, first.digest)
+    assert store.has_block(found) and found.read().tobytes() == first.read().tobytes()
+    assert not store.has_block(ConstantBlock.missing(first.nbytes - 1, first.digest))
+    path = tmp_path / f"{first.digest}.block"
+    with pytest.raises(DamagedError, match="the file has 1048576 bytes instead of 5"):
+        read_block(path, 5)
+    path.write_bytes(second.read().tobytes())
+    with pytest.raises(ValueError, match="cannot be read: the checksum is wrong"):
+        found.read()
+    assert not path.exists()
+    with pytest.raises(ValueError, match="cannot be read: the file is missing"):
+        found.read()
+    assert store.block(second.nbytes, second.digest).read().tobytes() == second.read().tobytes()
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "", "0" * 63, "0" * 65, "A" * 64])
+def test_a_digest_is_no_path(tmp_path: Path, digest: str) -> None:
+    found = ArtifactStore(tmp_path).block(4, digest)
+    assert not ArtifactStore(tmp_path).has_block(found)
+    with pytest.raises(ValueError, match="cannot be read: the file is missing"):
+        found.read()
+
+
+def test_bytes_of_a_block_that_nobody_has() -> None:
+    with pytest.raises(ValueError, match="the bytes of the block 000000000000 are not known"):
+        ConstantBlock.missing(4, "0" * 64).read()
+
+
+def test_blocks_of_other_folders_are_read(tmp_path: Path) -> None:
+    shipped = ArtifactStore(tmp_path / "shipped")
+    shipped.store(KEY, [DATA], [block(1)])
+    store = ArtifactStore(tmp_path / "own", others=[shipped.folder])
+    store.store(OTHER, [DATA], [block(1), block(2)])
+    assert [entry.path.stem for entry in blocks(store.folder)] == [block(2).digest]
+    assert store.block(1 << 20, block(1).digest).read().tobytes() == block(1).read().tobytes()
+
+
+@posix
+def test_blocks_of_other_users_are_rejected(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    store.store(KEY, [DATA], [block(1)])
+    (entry,) = blocks(tmp_path)
+    entry.path.chmod(0o666)
+    found = store.block(1 << 20, block(1).digest)
+    assert not store.has_block(found)
+    with pytest.raises(ValueError, match="cannot be read: other users may write to it"):
+        found.read()
+    store.store(KEY, [DATA], [block(1)])
+    assert store.has_block(found)
+
+
+def test_an_artifact_is_removed_before_its_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, mib = ArtifactStore(tmp_path), DATA[: 1 << 20]
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "1")
+    store.store(KEY, [mib], [block(1), block(2)])
+    assert len(entries(tmp_path)) == 1 and len(blocks(tmp_path)) == 2, "the newest remain"
+    for age, entry in enumerate(all_entries(tmp_path)):
+        os.utime(entry.path, (age, age))
+    assert all_entries(tmp_path)[0].path.suffix == ".artifact"
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "4")
+    store.store(OTHER, [mib], [block(2), block(3)])
+    assert [entry.path for entry in entries(tmp_path)] == [store.path(OTHER)]
+    remaining = {block(seed).digest for seed in (2, 3)}
+    assert {entry.path.stem for entry in blocks(tmp_path)} == remaining
+    assert len(clear(tmp_path)) == 3 and not [*tmp_path.iterdir()]
 
 
 def test_kernels_count_and_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

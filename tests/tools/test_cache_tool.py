@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -229,6 +230,23 @@ def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: 
     gone = [str(store.path(bytes([2]) * 32)), str(kernels)]
     assert json.loads(capsys.readouterr().out)["removed"] == gone
     assert {*tmp_path.iterdir()} == {other, mine}
+
+
+def test_files_of_weights_are_counted_and_verified(tmp_path: Path, capsys: Capture) -> None:
+    digest = hashlib.sha256(bytes(2 << 20)).hexdigest()
+    path = tmp_path / f"{digest}.block"
+    path.write_bytes(bytes(2 << 20))
+    path.chmod(0o600)
+    assert in_folder(tmp_path, "--verify") == 0
+    assert "1 file, 2.0 MB of weights, none damaged" in shown(capsys)
+    path.write_bytes(bytes(1))
+    assert in_folder(tmp_path, "--verify") == 1
+    assert "1 file, 1 B of weights, 1 damaged" in shown(capsys)
+    assert in_folder(tmp_path, "--verify", "--json") == 1
+    found = json.loads(capsys.readouterr().out)["weights"]
+    assert found == {"files": 1, "bytes": 1, "damaged": [str(path)]}
+    assert in_folder(tmp_path, "--clear") == 0
+    assert "removed: 1 file" in capsys.readouterr().err and not path.exists()
 
 
 def test_kernels_by_themselves_are_counted(tmp_path: Path, capsys: Capture) -> None:

@@ -34,6 +34,15 @@ class ConstantBlock:
         """Return a block of bytes that the host keeps."""
         return cls(data.nbytes, lambda: data, digest)
 
+    @classmethod
+    def missing(cls, nbytes: int, digest: str) -> ConstantBlock:
+        """Return a block that is known only by its size and digest."""
+
+        def fail() -> Bytes:
+            raise ValueError(f"the bytes of the block {digest[:12]} are not known")
+
+        return cls(nbytes, fail, digest)
+
     def read(self) -> Bytes:
         """Return the bytes, which callers must not modify. Any thread may call this."""
         data = self._make()

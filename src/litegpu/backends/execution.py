@@ -19,7 +19,7 @@ from litegpu.errors import BindingError, CompilationError, ExecutionError
 from litegpu.host.fork_safety import Living
 from litegpu.host.native_calls import wait_until
 
-_SMALL_CONSTANTS = 16 << 20
+SMALL_CONSTANTS = 16 << 20
 """Size in bytes up to which the host keeps constants, for the search for lethal kernels."""
 
 
@@ -57,7 +57,7 @@ class Executable(ABC):
         The constants of `program` keep their size, but read as zeros.
         """
         program = self.program
-        if program.constant_bytes > _SMALL_CONSTANTS:
+        if program.constant_bytes > SMALL_CONSTANTS:
             nothing = np.broadcast_to(np.uint8(0), (program.constants.nbytes,))
             blocks = tuple(block.freed() for block in program.blocks)
             self.program = replace(program, constants=nothing, blocks=blocks)

@@ -121,6 +121,12 @@ class Program:
         """The size of all constants in bytes."""
         return self.constants.nbytes + sum(block.nbytes for block in self.blocks)
 
+    @property
+    def distinct_bytes(self) -> int:
+        """The size of all constants in bytes, where blocks of equal bytes count once."""
+        blocks = {block.digest or block: block.nbytes for block in self.blocks}
+        return self.constants.nbytes + sum(blocks.values())
+
     def contains(self, part: BufferRange) -> bool:
         """Return whether a range is inside its block of constants, or inside the memory."""
         if part.block is not None:

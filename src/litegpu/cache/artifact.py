@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.constant_blocks import ConstantBlock
+from litegpu.backends.execution import SMALL_CONSTANTS
 from litegpu.backends.program import BufferRange, Launch, Program, Update
 from litegpu.cache.codec import decode, encode
 from litegpu.codegen import KernelText
@@ -48,9 +49,11 @@ class Description:
     fast_compiled: bool
     """Whether the binaries were compiled quickly, with fewer optimizations."""
     blocks: tuple[tuple[int, str], ...]
-    """The size in bytes and the digest of each block of constants, after the small constants."""
+    """The size in bytes and the digest of each block of constants."""
+    blocks_outside: bool
+    """Whether each block has a file of its own; otherwise blocks follow the small constants."""
     binaries: Mapping[str, int]
-    """The size of each binary in bytes; binaries follow the blocks in this order."""
+    """The size of each binary in bytes; binaries are last, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,18 @@ class Artifact:
         code = executable.fast_compiled, executable.binaries()
         return cls(*origin, *ends, compiled.program, compiled.facts, *code)
 
+    @property
+    def outside_blocks(self) -> tuple[ConstantBlock, ...]:
+        """The distinct blocks that are not in the sections; the host does not keep them."""
+        if self.program.constant_bytes <= SMALL_CONSTANTS:
+            return ()
+        return tuple({block.digest: block for block in self.program.blocks}.values())
+
     def sections(self) -> list[bytes | memoryview]:
-        """Return the sections of the file in order."""
+        """Return the sections of the file in order, without `outside_blocks`."""
         program = self.program
-        blocks = [block.read().data for block in program.blocks]
+        outside = bool(self.outside_blocks)
+        blocks = [] if outside else [block.read().data for block in program.blocks]
         description = encode(
             Description(
                 self.version,
@@ -102,6 +113,7 @@ class Artifact:
                 self.facts,
                 self.fast_compiled,
                 tuple((block.nbytes, block.digest) for block in program.blocks),
+                outside,
                 {name: len(binary) for name, binary in self.binaries.items()},
             )
         )
@@ -111,10 +123,15 @@ class Artifact:
         return [lengths, description, bytes(gap), constants, *blocks, *self.binaries.values()]
 
     @classmethod
-    def read(cls, data: npt.NDArray[np.uint8]) -> Artifact:
+    def read(
+        cls,
+        data: npt.NDArray[np.uint8],
+        outside: Callable[[int, str], ConstantBlock] = ConstantBlock.missing,
+    ) -> Artifact:
         """Return the artifact in the sections; its constants are views. Raises ValueError.
 
-        The method checks the types of all fields; `checks.check` checks the values.
+        `outside` returns a block that is not in the sections, by its size and digest. The method
+        checks the types of all fields; `checks.check` checks the values.
         """
         view = data.data
         described, constant_bytes = _lengths(view)
@@ -128,8 +145,11 @@ class Artifact:
         for size, digest in found.blocks:
             if size < 0:
                 raise ValueError(f"a block of constants has {size} bytes")
-            blocks.append(ConstantBlock.of(data[end : end + size], digest))
-            end += size
+            if found.blocks_outside:
+                blocks.append(outside(size, digest))
+            else:
+                blocks.append(ConstantBlock.of(data[end : end + size], digest))
+                end += size
         for name, size in found.binaries.items():
             binaries[name] = bytes(view[end : end + size]) if size >= 0 else b""
             end += size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -106,11 +107,16 @@ class CachedPartitions:
         if found is None:
             return None
         try:
-            artifact = Artifact.read(found)
+            artifact = Artifact.read(found, self._store.block)
             check(artifact, self._wanted.graph, self._wanted.device.info)
             if artifact.fast_compiled and not self._wanted.fast_compile:
                 return None
-            return self._loaded(artifact)
+            outside = artifact.outside_blocks
+            if not all(map(self._store.has_block, outside)):
+                raise ValueError("blocks of its constants are missing")
+            compiled = self._loaded(artifact)
+            self._store.touch_blocks(outside)
+            return compiled
         except (
             DeviceLostError
         ):  # its implementations are now excluded, which changes the file's name
@@ -137,7 +143,7 @@ class CachedPartitions:
 
         Raises ExecutionError if the device fails.
         """
-        nbytes, limit = compiled.program.constant_bytes, config.cache_limit()
+        nbytes, limit = compiled.program.distinct_bytes, config.cache_limit()
         if nbytes > limit:
             report_once(
                 logging.WARNING if self._requested else logging.INFO,
@@ -148,11 +154,13 @@ class CachedPartitions:
             return
         wanted = self._wanted
         artifact = Artifact.of(compiled, wanted.device.info, wanted.policy)
-        self._store.store(key, artifact.sections())
+        self._store.store(key, artifact.sections(), artifact.outside_blocks)
 
     def improve(self, key: bytes, binaries: Mapping[str, bytes]) -> None:
         """Replace the binaries of a stored partition by optimized binaries, if it is stored."""
         found = self._store.load(key)
         if found is not None:
-            artifact = replace(Artifact.read(found), fast_compiled=False, binaries=binaries)
-            self._store.store(key, artifact.sections())
+            artifact = Artifact.read(found, self._store.block)
+            artifact = replace(artifact, fast_compiled=False, binaries=binaries)
+            with contextlib.suppress(ValueError):  # blocks were removed in the meantime
+                self._store.store(key, artifact.sections(), artifact.outside_blocks)

@@ -7,12 +7,15 @@ file. A lock of a killed process would block all other processes.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu import config
+from litegpu.backends.constant_blocks import BLOCK_THREADS, ConstantBlock
 from litegpu.cache.fingerprint import checksum
 from litegpu.host import private_files
 from litegpu.host.disk_cache import report_not_cached, report_once
@@ -29,7 +33,7 @@ from litegpu.host.user_folders import user_cache, with_home
 SUFFIX = ".artifact"
 """Suffix of artifact files."""
 _MAGIC = b"\x89lgpuart"
-_FORMAT = 1
+_FORMAT = 2
 _HEADER = struct.Struct("<8sI4x32s32sQ")
 """The header: magic, format, key, checksum of the data, length of the data."""
 KEY = slice(16, 48)
@@ -42,6 +46,9 @@ _ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
 """Matches the file names of `ArtifactStore`."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """Matches the file names of `DiskCache`."""
+_BLOCK_SUFFIX = ".block"
+_BLOCKS = re.compile(r"[0-9a-f]{64}" + re.escape(_BLOCK_SUFFIX))
+"""Matches the file names of blocks: the SHA-256 of the content."""
 _CHANGED = "the checksum is wrong: the file was truncated or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
 """Characters that become _ in names: on Windows, "nul.txt-1.artifact" is a device."""
@@ -101,6 +108,51 @@ class ArtifactStore:
         """Return the path of the artifact with a fingerprint."""
         return self.folder / f"{self._prefix}-{key.hex()[:40]}{SUFFIX}"
 
+    def block(self, nbytes: int, digest: str) -> ConstantBlock:
+        """Return a stored block, which is read and checked when its bytes are needed.
+
+        Reading raises ValueError if the file is missing or damaged. A damaged file is removed, so
+        that `store` writes it again.
+        """
+        return ConstantBlock(nbytes, partial(self._read_block, nbytes, digest), digest)
+
+    def has_block(self, block: ConstantBlock) -> bool:
+        """Return whether a file of a block exists; its content is checked when it is read."""
+        return any(
+            private_files.is_usable(path, block.nbytes, self._trusted)
+            for path in self._block_paths(block.digest)
+        )
+
+    def touch_blocks(self, blocks: Iterable[ConstantBlock]) -> None:
+        """Update the time of last use of blocks, after that of the artifact that needs them.
+
+        The artifact is thereby removed before its blocks.
+        """
+        for block in blocks:
+            for path in self._block_paths(block.digest):
+                private_files.touch(path)
+
+    def _read_block(self, nbytes: int, digest: str) -> npt.NDArray[np.uint8]:
+        reason = "the file is missing"
+        for path in self._block_paths(digest):
+            try:
+                found = read_block(path, nbytes, self._trusted)
+                if found is not None:
+                    return found
+            except DamagedError as error:
+                reason = str(error)
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            except OSError as error:
+                reason = str(error)
+        raise ValueError(f"the block {digest[:12]} of its constants cannot be read: {reason}")
+
+    def _block_paths(self, digest: str) -> list[Path]:
+        """Return the possible paths of a block; none if the digest is not a file name."""
+        name = f"{digest}{_BLOCK_SUFFIX}"
+        folders = (self.folder, *self._others) if _BLOCKS.fullmatch(name) else ()
+        return [folder / name for folder in folders]
+
     def load(self, key: bytes) -> npt.NDArray[np.uint8] | None:
         """Return the data stored under a key; None if no trustworthy file exists."""
         for path in self._paths(key):
@@ -115,17 +167,36 @@ class ArtifactStore:
                 self._report(path, f"is not used and will be replaced: {error}")
         return None
 
-    def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
-        """Store sections under a key; log a warning on failure."""
+    def store(
+        self,
+        key: bytes,
+        sections: Sequence[bytes | memoryview],
+        blocks: Sequence[ConstantBlock] = (),
+    ) -> None:
+        """Store sections under a key, and their blocks; log a warning on failure.
+
+        The method reads and writes only the blocks that no folder has.
+        """
         nbytes = sum(map(len, sections))
         header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(*sections), nbytes)
+        new = [block for block in blocks if not self.has_block(block)]
         try:
             private_files.remove_stale(self.folder)
+            with ThreadPoolExecutor(BLOCK_THREADS, "litegpu-store") as pool:
+                list(pool.map(self._store_block, new))
             # A power failure may leave only a part of the file, which the checksum detects.
             private_files.replace(self.path(key), (header, *sections), False, self._trusted)
-            self._evict(self.path(key))
+            self.touch_blocks(blocks)
+            self._evict({self.path(key), *(self._block_path(block.digest) for block in blocks)})
         except OSError as error:
             self._warn(self.folder, error)
+
+    def _store_block(self, block: ConstantBlock) -> None:
+        path, data = self._block_path(block.digest), block.read().data
+        private_files.replace(path, (data,), False, self._trusted)
+
+    def _block_path(self, digest: str) -> Path:
+        return self.folder / f"{digest}{_BLOCK_SUFFIX}"
 
     def discard(self, key: bytes, reason: str) -> None:
         """Delete the artifact stored under a key, because it is unusable."""
@@ -139,7 +210,7 @@ class ArtifactStore:
         path = self.path(key)
         return [path, *(folder / path.name for folder in self._others)]
 
-    def _evict(self, newest: Path) -> None:
+    def _evict(self, newest: Collection[Path]) -> None:
         """Remove the least recently used files if the folder is too large; keep `newest`."""
         evict(self.folder, config.cache_limit(), newest)
 
@@ -196,6 +267,25 @@ def read(
     return data
 
 
+def read_block(
+    path: Path, nbytes: int | None = None, trusted: bool = False
+) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of a block, whose digest is the file's name; None if no file exists.
+
+    As in `read`, the checked bytes are the returned bytes. Raises DamagedError, also if the file
+    has another size than `nbytes`, and OSError.
+    """
+
+    def check(_: bytes, found: int) -> None:
+        if nbytes is not None and found != nbytes:
+            raise DamagedError(f"the file has {found} bytes instead of {nbytes}")
+
+    found = private_files.read_array(path, _MAX_BYTES, trusted, check=check)
+    if found is not None and hashlib.sha256(found.data).hexdigest() != path.stem:
+        raise DamagedError(_CHANGED)
+    return found
+
+
 def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
     """Return the start of an artifact's data, for display only; None if the file does not exist.
 
@@ -213,6 +303,17 @@ def entries(folder: Path) -> list[Entry]:
 def kernels(folder: Path) -> list[Entry]:
     """Return the cached kernels and kernel choices, in order of last use, oldest first."""
     return _entries(folder, _KERNELS)
+
+
+def blocks(folder: Path) -> list[Entry]:
+    """Return the blocks of constants, in order of last use, oldest first."""
+    return _entries(folder, _BLOCKS)
+
+
+def all_entries(folder: Path) -> list[Entry]:
+    """Return all files of litegpu, in order of last use, oldest first."""
+    found = (*entries(folder), *kernels(folder), *blocks(folder))
+    return sorted(found, key=lambda entry: entry.used)
 
 
 def _entries(folder: Path, names: re.Pattern[str]) -> list[Entry]:
@@ -233,17 +334,17 @@ def clear(folder: Path) -> list[Entry]:
     return removed
 
 
-def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:
+def evict(folder: Path, limit: int, newest: Collection[Path] = ()) -> list[Entry]:
     """Remove the least recently used files, including kernels, beyond `limit` bytes; keep `newest`.
 
     Returns the removed entries.
     """
-    present = sorted([*entries(folder), *kernels(folder)], key=lambda entry: entry.used)
+    present = all_entries(folder)
     total, removed = sum(entry.nbytes for entry in present), []
     for entry in present:
         if total <= limit:
             break
-        if entry.path != newest:
+        if entry.path not in newest:
             with contextlib.suppress(OSError):
                 os.unlink(entry.path)
                 removed.append(entry)

@@ -102,6 +102,17 @@ def read_array(
         return data[:end]
 
 
+def is_usable(path: Path, nbytes: int, trusted: bool = False) -> bool:
+    """Return whether a path is a file of `nbytes` bytes that `read_array` accepts."""
+    try:
+        check_folder(path.parent, trusted)
+        found = os.lstat(path)
+        _check_file(found, nbytes, trusted)
+    except OSError:
+        return False
+    return found.st_size == nbytes
+
+
 def replace(
     path: Path, parts: Sequence[bytes | memoryview], durable: bool = True, trusted: bool = False
 ) -> None:

@@ -15,12 +15,15 @@ from litegpu.cache.artifact import Artifact, describe, made_by
 from litegpu.cache.store import (
     DamagedError,
     Entry,
+    all_entries,
     beginning,
+    blocks,
     clear,
     entries,
     evict,
     kernels,
     read,
+    read_block,
 )
 from litegpu.errors import FileError, OptionsError
 from litegpu.host.private_files import check_folder
@@ -99,22 +102,28 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Contents:
-    """A cache folder: why it is unusable, its files, and the files of kernels and choices."""
+    """A cache folder: why it is unusable, its files, and those of weights, kernels and choices."""
 
     folder: Path
     refused: str
     files: Sequence[_Seen]
+    weights: Sequence[_Seen]
     kernels: Sequence[Entry]
 
     @property
     def damaged(self) -> int:
-        return sum(bool(file.fault) for file in self.files)
+        return sum(bool(file.fault) for file in (*self.files, *self.weights))
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "folder": str(self.folder),
             "refused": self.refused,
             "files": [file.to_dict() for file in self.files],
+            "weights": {
+                "files": len(self.weights),
+                "bytes": _size([file.entry for file in self.weights]),
+                "damaged": [str(file.entry.path) for file in self.weights if file.fault],
+            },
             "kernels": {"files": len(self.kernels), "bytes": _size(self.kernels)},
         }
 
@@ -163,7 +172,8 @@ def _combinations(options: dict[str, Any]) -> list[dict[str, Any]]:
 def _read_folder(folder: Path, whole: bool, trusted: bool) -> _Contents:
     """Return the contents of a folder, the most recently used file first."""
     seen = [_look(entry, whole, trusted) for entry in reversed(entries(folder))]
-    return _Contents(folder, _refused(folder, trusted), seen, kernels(folder))
+    weights = [_look_at_block(entry, whole, trusted) for entry in reversed(blocks(folder))]
+    return _Contents(folder, _refused(folder, trusted), seen, weights, kernels(folder))
 
 
 def _require_readable(folder: Path) -> None:
@@ -190,7 +200,7 @@ def _refused(folder: Path, trusted: bool) -> str:
 def _clear(folder: Path) -> list[Entry]:
     """Remove all cache files of litegpu. Raises FileError if files remain."""
     removed = clear(folder)
-    if left := [*entries(folder), *kernels(folder)]:
+    if left := all_entries(folder):
         raise FileError(f"'{left[0].path}' cannot be removed. Check who owns the folder.")
     return removed
 
@@ -258,6 +268,16 @@ def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
     return replace(seen, inputs=inputs, **origin)
 
 
+def _look_at_block(entry: Entry, whole: bool, trusted: bool) -> _Seen:
+    """Return a file of weights; without `whole`, the function does not detect damage."""
+    if whole:
+        try:
+            read_block(entry.path, trusted=trusted)
+        except (DamagedError, OSError) as error:
+            return _Seen(entry, fault=str(error))
+    return _Seen(entry)
+
+
 def _size(files: Sequence[Entry]) -> int:
     return sum(entry.nbytes for entry in files)
 
@@ -265,19 +285,27 @@ def _size(files: Sequence[Entry]) -> int:
 def _print(found: _Contents, whole: bool) -> None:
     if found.refused:
         note(f"'{found.folder}' is not used: {found.refused}.")
-    if not found.files and not found.kernels:
+    if not found.files and not found.weights and not found.kernels:
         print(f"The cache '{found.folder}' is empty.")
         return
-    columns = (*_COLUMNS, "damage") if found.damaged else _COLUMNS
+    faulty = any(file.fault for file in found.files)
+    columns = (*_COLUMNS, "damage") if faulty else _COLUMNS
     if found.files:
         print_table(columns, (_row(file)[: len(columns)] for file in found.files))
         print()
-    damaged = f", {found.damaged or 'none'} damaged" if whole else ""
-    size = shown_size(_size([file.entry for file in found.files]))
-    print(f"{counted(len(found.files), 'file')}, {size} in '{found.folder}'{damaged}")
+    print(_counted(found.files, whole, f"in '{found.folder}'"))
+    if found.weights:
+        print(_counted(found.weights, whole, "of weights"))
     if found.kernels:
         what = counted(len(found.kernels), "file")
         print(f"{what} of kernels and choices, {shown_size(_size(found.kernels))}")
+
+
+def _counted(files: Sequence[_Seen], whole: bool, what: str) -> str:
+    """Return the number and the size of files, and with `whole` how many are damaged."""
+    damaged = f", {sum(bool(file.fault) for file in files) or 'none'} damaged" if whole else ""
+    size = shown_size(_size([file.entry for file in files]))
+    return f"{counted(len(files), 'file')}, {size} {what}{damaged}"
 
 
 _COLUMNS = ("file", ">size", "last used", "inputs", "precision", "?device", "?version")

@@ -16,7 +16,7 @@ from litegpu.backends import (
     BACKENDS,
     SHORT,
 )
-from litegpu.cache.store import default_folders, entries, kernels
+from litegpu.cache.store import all_entries, default_folders
 from litegpu.errors import LitegpuError, did_you_mean
 from litegpu.host import private_files
 from litegpu.runtime_abi.kernels import RUNTIMES
@@ -142,7 +142,7 @@ def cache_folder(machine: Machine) -> Iterator[Finding]:
         return
     try:
         private_files.check_folder(folder, config.is_unsafe_cache_allowed())
-        size = sum(entry.nbytes for entry in (*entries(folder), *kernels(folder)))
+        size = sum(entry.nbytes for entry in all_entries(folder))
     except OSError as error:
         text = f"{folder} is not used: {error.strerror or error}"
         yield Finding("cache", "problem", text, _chmod(folder))
