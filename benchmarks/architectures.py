@@ -269,19 +269,20 @@ def _u_net() -> Model:
 
 
 def _u_net_3d() -> Model:
-    """Return a U-Net of volumes, with transposed convolutions."""
+    """Return a U-Net of volumes; TFLite's converter has no transposed convolution of PyTorch's."""
     import torch
     from torch import nn
+    from torch.nn import functional
 
     def run(whole: Any, x: Any) -> Any:
         top = whole.enter(x)
-        return whole.leave(torch.cat([top, whole.up(whole.down(top))], 1))
+        up = functional.interpolate(whole.down(top), scale_factor=2.0, mode="nearest")
+        return whole.leave(torch.cat([top, up], 1))
 
     parts = {
         "enter": nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.InstanceNorm3d(8), nn.LeakyReLU()),
         "down": nn.Sequential(nn.MaxPool3d(2), nn.Conv3d(8, 16, 3, padding=1), nn.ReLU()),
-        "up": nn.ConvTranspose3d(16, 8, 2, stride=2),
-        "leave": nn.Conv3d(16, 2, 1),
+        "leave": nn.Sequential(nn.Conv3d(24, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 2, 1)),
     }
     return _module(run, **parts), (torch.randn(1, 1, 8, 16, 16),)
 
@@ -511,6 +512,25 @@ def _pixel_shuffle() -> Model:
     return _module(run, body=body), (_picture(24),)
 
 
+def _rt_detr() -> Model:
+    """Return RT-DETR with constant positions: TFLite has no power of float64 to compute them."""
+    import torch
+
+    model, inputs = _transformers(
+        "RTDetrForObjectDetection", _pixels(64), "logits", "pred_boxes",
+        nested={"backbone_config": ("RTDetrResNetConfig", {
+            "embedding_size": 16, "hidden_sizes": [16, 32, 32, 64], "depths": [1, 1, 1, 1],
+            "out_features": ["stage2", "stage3", "stage4"], "layer_type": "basic"})},
+        encoder_hidden_dim=32, encoder_in_channels=[32, 32, 64], encoder_ffn_dim=64, d_model=32,
+        decoder_in_channels=[32, 32, 32], num_queries=8, decoder_layers=2, decoder_ffn_dim=64,
+        decoder_attention_heads=2, encoder_attention_heads=2, anchor_image_size=None,
+    )()  # fmt: skip
+    positions = model.model.model.encoder.aifi[0].position_embedding
+    constant = positions(width=2, height=2, device=torch.device("cpu"), dtype=torch.float32)
+    positions.forward = lambda **_: constant
+    return model, inputs
+
+
 def _yolo(name: str) -> Callable[[], Model]:
     """Return a builder of one of ultralytics' detectors, with its head."""
 
@@ -623,15 +643,7 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
         nested={"backbone_config": _RESNET}, use_timm_backbone=False, backbone=None,
         use_pretrained_backbone=False, **_DETR,
     ),
-    "rt_detr": _transformers(
-        "RTDetrForObjectDetection", _pixels(64), "logits", "pred_boxes",
-        nested={"backbone_config": ("RTDetrResNetConfig", {
-            "embedding_size": 16, "hidden_sizes": [16, 32, 32, 64], "depths": [1, 1, 1, 1],
-            "out_features": ["stage2", "stage3", "stage4"], "layer_type": "basic"})},
-        encoder_hidden_dim=32, encoder_in_channels=[32, 32, 64], encoder_ffn_dim=64, d_model=32,
-        decoder_in_channels=[32, 32, 32], num_queries=8, decoder_layers=2, decoder_ffn_dim=64,
-        decoder_attention_heads=2, encoder_attention_heads=2, anchor_image_size=None,
-    ),
+    "rt_detr": _rt_detr,
     "yolov8": _yolo("yolov8n"),
     "yolo11": _yolo("yolo11n"),
     "efficientdet": _efficientdet,

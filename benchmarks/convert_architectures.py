@@ -4,17 +4,18 @@ Every architecture (architectures.py, picture_architectures.py, sequence_archite
 further_architectures.py, keras_architectures.py, keras_layers.py) has random weights and few, small
 layers, so that it has the operations of its kind and converts in seconds. Keras models are
 converted in float, with float16 weights, with dynamic ranges, and quantized as int8 and as int16
-with int8 weights. Each architecture is converted and tested in separate processes: if a process
-crashes, the row has the reason.
+with int8 weights. Each architecture is converted and tested in separate processes, one for each
+backend and precision: if a process crashes, the row has the reason.
 
-The table has, for each architecture, how many of its nodes run on the GPU and in how many
-partitions and kernels, the relative L2 error against the CPU's built-in kernels at fp32 and at fp16
-(integers: the share of elements that differ), the seconds that the creation at fp32 takes, and why
-nodes stay on the CPU. All supported nodes are delegated, even if that does not save time. A run
-replaces only the rows of the architectures that it tests; the last columns are the backend and the
-commit of a row. A creation takes longer if the machine does other work, as it did for most rows of
-docs/converted_models.md. The rows since 9e371217639a are of kernels that PoCL did not optimize
-(POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable).
+Errors are relative L2 errors against the CPU's built-in kernels (integers: the share of elements
+that differ). All supported nodes are delegated, even if that does not save time. The table of nodes
+and kernels has, for each architecture, how many of its nodes run on the GPU and in how many
+partitions and kernels, the errors, the seconds that the creation at fp32 takes, and why nodes stay
+on the CPU, on the first backend. A run with several backends also has a table with a column for
+each. A run replaces only the rows of the architectures that it tests; the last columns are the
+device or backend and the commit of a row. A creation takes longer if the machine does other work,
+as it did for most rows of docs/converted_models.md. The rows since 9e371217639a on PoCL are of
+kernels that it did not optimize (POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable).
 
 Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
 
@@ -27,10 +28,14 @@ For example:
     python benchmarks/convert_architectures.py --only 'swin*' gpt2 'keras_*' --backend cuda
     python benchmarks/convert_architectures.py --list
     python benchmarks/convert_architectures.py --models out/models --page docs/converted_models.md
+    python benchmarks/convert_architectures.py --models out/models --convert-only --jobs 2
+    python benchmarks/convert_architectures.py --models out/models --json out/trials.json \
+        --backend cuda opencl webgpu opengl --jobs 14 --minutes 8 --only 'yolo*' '*'
 
 With `--models` the converted files stay in a folder, and are not converted again: an environment
-without PyTorch can try them. With `--json` the results are written after each architecture, and
-those in the file that ran are not measured again.
+without PyTorch can try them. With `--json` the results are written after each trial, and those in
+the file that ran are not measured again: `--minutes 0` makes a page of them. Architectures are
+tried in the order of the patterns.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ import argparse
 import fnmatch
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -46,19 +52,34 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import keras_architectures
 import machine
 from architectures import ARCHITECTURES
+from converted_page import (
+    MAX_REASON,
+    TOLERANCES,
+    Trial,
+    Trials,
+    backends_row,
+    backends_summary,
+    backends_table,
+    row,
+    summary,
+    table,
+    write_page,
+)
 from further_architectures import FURTHER_ARCHITECTURES
 from keras_architectures import KERAS_ARCHITECTURES
 from litegpu import GpuDelegate
+from litegpu.backends import BACKENDS
 from litegpu.delegation.report import without_tensors
 from litegpu.runtime_abi.interpreter import interpreter
 from measuring import NO_DRIVER_CACHES, reference_interpreter
@@ -74,32 +95,13 @@ TORCH_ARCHITECTURES = {
 }
 """A builder for each architecture of PyTorch."""
 
-_COLUMNS = (
-    *("architecture", "nodes", "on the GPU", "partitions", "kernels", "fp32", "fp16", "seconds"),
-    *("on the CPU", "backend", "commit"),
-)
+Found: TypeAlias = dict[str, Trials | str]
+"""The trials of each model, or why it was not converted."""
+Task: TypeAlias = tuple[str, tuple[str, str] | None, Sequence[str]]
+"""An architecture, the backend and precision of a trial, and arguments of this program."""
+
 _ERROR = re.compile(r"^\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
 """What the last lines of a failed process say."""
-_LONGEST = 160
-"""Characters of a reason."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """How a model runs."""
-
-    nodes: int
-    delegated: int
-    partitions: int
-    kernels: int
-    seconds: float
-    """Of the creation of an interpreter with the delegate, at fp32."""
-    errors: tuple[float, float]
-    """At fp32 and fp16."""
-    reasons: tuple[str, ...]
-    backend: str = ""
-    commit: str = ""
-    """At which the trial ran."""
 
 
 def convert(name: str, path: Path) -> None:
@@ -119,27 +121,24 @@ def convert(name: str, path: Path) -> None:
     converted.export(str(path))
 
 
-def attempt(path: Path, backend: str) -> Trial:
+def attempt(path: Path, backend: str, precision: str) -> Trial:
     """Run a file on the CPU and on a device, with the inputs next to it."""
     content = path.read_bytes()
     with np.load(path.with_suffix(".npz")) as stored:
         inputs = [stored[name] for name in stored.files]
     expected = _outputs(reference_interpreter(content, 1), inputs)
-    errors, report, seconds = [], None, 0.0
-    for precision in ("fp32", "fp16"):
-        delegate = GpuDelegate(
-            backend=backend,
-            precision=precision,
-            max_delegated_partitions=10_000,
-            min_nodes_per_partition=1,
-            cache=False,
-        )
-        start = time.perf_counter()
-        target = interpreter(content, delegate)
-        seconds = seconds or time.perf_counter() - start
-        got = _outputs(target, inputs)
-        errors.append(max(itertools.starmap(_error, zip(expected, got, strict=True))))
-        report = report or delegate.report
+    delegate = GpuDelegate(
+        backend=backend,
+        precision=precision,
+        max_delegated_partitions=10_000,
+        min_nodes_per_partition=1,
+        cache=False,
+    )
+    start = time.perf_counter()
+    target = interpreter(content, delegate)
+    seconds = time.perf_counter() - start
+    error, differing = errors(expected, _outputs(target, inputs))
+    report = delegate.report
     assert report is not None
     reasons = Counter((each.op, without_tensors(each.reason)) for each in report.rejected)
     left = [f"{len(each.nodes)} nodes: {each.reason}" for each in report.left_out]
@@ -149,9 +148,10 @@ def attempt(path: Path, backend: str) -> Trial:
         len(report.partitions),
         sum(each.kernels for each in report.partitions),
         seconds,
-        (errors[0], errors[1]),
+        error,
+        differing,
         (*(f"{count} {op}: {reason}" for (op, reason), count in reasons.items()), *left),
-        backend,
+        delegate.device.name,
         machine.commit(),
     )
 
@@ -170,125 +170,152 @@ def _place(name: str) -> int:
     return int(numbers[0]) if numbers else 0
 
 
-def _error(expected: Any, got: Any) -> float:
-    """Return the relative L2 error of floats, and the share of other elements that differ."""
-    if expected.dtype.kind != "f":
-        return float(np.mean(expected != got))
-    if not np.isfinite(expected).all():
-        raise SystemExit("ValueError: the CPU's result is not finite.")
-    norm = float(np.linalg.norm(expected.astype(np.float64)))
-    return float(np.linalg.norm(got.astype(np.float64) - expected)) / (norm or 1.0)
+def errors(expected: Sequence[Any], got: Sequence[Any]) -> tuple[float, float]:
+    """Return the greatest relative L2 error of floats, and share of other elements that differ."""
+    error = differing = 0.0
+    for wanted, found in zip(expected, got, strict=True):
+        if wanted.dtype.kind != "f":
+            differing = max(differing, float(np.mean(wanted != found)) if wanted.size else 0.0)
+            continue
+        if not np.isfinite(wanted).all():
+            raise SystemExit("ValueError: The CPU's result is not finite.")
+        norm = float(np.linalg.norm(wanted.astype(np.float64)))
+        distance = float(np.linalg.norm(found.astype(np.float64) - wanted)) / (norm or 1.0)
+        # Unlike max(), this keeps a NaN.
+        error = float(np.maximum(error, distance))
+    return error, differing
 
 
-def run(names: Sequence[str], folder: Path, settings: argparse.Namespace) -> dict[str, Trial | str]:
-    """Return a trial of each architecture, or why there is none."""
-    known = _read(settings.json)
-    found: dict[str, Trial | str] = {name: known[name] for name in names if name in known}
-    names = [name for name in names if name not in found]
-    with progress(len(names)) as say:
-        for name in names:
-            path = folder / f"{name}.tflite"
-            trouble = "" if path.exists() else _alone(settings, "--convert", name, str(path))[1]
+def run(settings: argparse.Namespace, folder: Path) -> Found:
+    """Return the trials of each architecture; write them to the file of results as they end."""
+    deadline = time.monotonic() + 60 * settings.minutes
+    about = machine.about(settings)
+    found = _read(settings.json)
+    files = {name: folder / f"{name}.tflite" for name in settings.names}
+    conversions = [
+        (name, None, ("--convert", name, str(path)))
+        for name, path in files.items()
+        if not path.exists()
+    ]
+    with progress(len(conversions)) as say:
+        for name, _, _, trouble in _ended(settings, deadline, conversions):
+            say(f"{name}  {trouble or 'converted'}")
             if trouble:
                 found[name] = f"not converted: {trouble}"
-            else:
-                result, trouble = _alone(settings, "--attempt", str(path))
-                found[name] = f"failed: {trouble}" if trouble else _trial(json.loads(result))
-            say(_line(name, found[name]))
-            _write(settings, {**known, **found})
-    return {name: found[name] for name in settings.names}
+                _write(settings.json, about, found)
+    places = [(backend, precision) for backend in settings.backend for precision in TOLERANCES]
+    trials = [
+        (name, place, ("--attempt", str(path), *place))
+        for name, path in files.items()
+        for place in places
+        if path.exists() and not isinstance(_known(found, name).get(place), Trial)
+    ]
+    with progress(len(trials)) as say:
+        for name, place, said, trouble in _ended(settings, deadline, trials):
+            result = f"failed: {trouble}" if trouble else _trial(json.loads(said))
+            found[name] = {**_known(found, name), place: result}
+            say("  ".join([name, *place, _line(result)]))
+            _write(settings.json, about, found)
+    return {name: found[name] for name in settings.names if name in found}
 
 
-def _read(path: Path | None) -> dict[str, Trial]:
-    """Return the trials in a file of results."""
-    if path is None or not path.exists():
-        return {}
-    models = json.loads(path.read_text("utf-8"))["models"]
-    return {name: _trial(each) for name, each in models.items() if isinstance(each, dict)}
+def _known(found: Found, name: str) -> Trials:
+    trials = found.get(name, {})
+    return {} if isinstance(trials, str) else trials
 
 
-def _write(settings: argparse.Namespace, found: Mapping[str, Trial | str]) -> None:
-    if settings.json:
-        data = {n: each if isinstance(each, str) else asdict(each) for n, each in found.items()}
-        text = json.dumps({**machine.about(settings), "models": data}, indent=1)
-        settings.json.write_text(text, "utf-8")
+def _ended(
+    settings: argparse.Namespace, deadline: float, tasks: Sequence[Task]
+) -> Iterator[tuple[str, Any, str, str]]:
+    """Run this program for each task, some at once; give name, place, last line and trouble."""
+
+    def one(task: Task) -> tuple[str, Any, str, str] | None:
+        name, place, arguments = task
+        ended = _alone(settings.limit, deadline, arguments)
+        return None if ended is None else (name, place, *ended)
+
+    with ThreadPoolExecutor(settings.jobs) as pool:
+        for each in as_completed([pool.submit(one, task) for task in tasks]):
+            if (result := each.result()) is not None:
+                yield result
 
 
-def _trial(data: dict[str, Any]) -> Trial:
-    return Trial(**{**data, "errors": tuple(data["errors"]), "reasons": tuple(data["reasons"])})
+def _alone(limit: float, deadline: float, arguments: Sequence[str]) -> tuple[str, str] | None:
+    """Run this program once more; return the last line that it printed, and what went wrong.
 
-
-def _alone(settings: argparse.Namespace, *arguments: str) -> tuple[str, str]:
-    """Run this program once more; return the last line that it printed, and what went wrong."""
-    command = [sys.executable, __file__, "--backend", settings.backend, *arguments]
+    It returns None if the process has not ended at the deadline.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return None
+    command = [sys.executable, __file__, *arguments]
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=settings.limit, check=False
+            command, capture_output=True, text=True, timeout=min(limit, left), check=False
         )
     except subprocess.TimeoutExpired:
-        return "", f"It took more than {settings.limit} seconds."
+        return None if left < limit else ("", f"It took more than {limit:g} seconds.")
     if ended.returncode:
         said = _ERROR.findall(ended.stderr) or [f"The process ended with {ended.returncode}."]
-        return "", said[-1][:_LONGEST]
+        return "", said[-1][:MAX_REASON]
     return (ended.stdout.splitlines() or [""])[-1], ""
 
 
-def _line(name: str, found: Trial | str) -> str:
-    return "  ".join(cell for cell in _cells(name, found) if cell)
+def _line(result: Trial | str) -> str:
+    if isinstance(result, str):
+        return result
+    counts = f"{result.delegated} of {result.nodes} nodes, {result.partitions} partitions"
+    return f"{counts}, {result.shown_error}, {result.seconds:.1f} s"
 
 
-def _cells(name: str, found: Trial | str) -> list[str]:
-    """Return a row of the table."""
-    if isinstance(found, str):
-        return [name, *[""] * (len(_COLUMNS) - 4), found, "", machine.commit()]
-    counts = (found.nodes, found.delegated, found.partitions, found.kernels)
-    errors = [f"{error:.1e}" for error in found.errors]
-    reasons = "; ".join(each[:_LONGEST] for each in found.reasons)
-    ends = (found.backend, found.commit)
-    return [name, *map(str, counts), *errors, f"{found.seconds:.1f}", reasons, *ends]
+def _read(path: Path | None) -> Found:
+    """Return the trials in a file of results."""
+    if path is None or not path.exists():
+        return {}
+    found: Found = {}
+    for name, trials in json.loads(path.read_text("utf-8"))["models"].items():
+        found[name] = trials
+        if not isinstance(trials, str):
+            found[name] = {
+                (backend, precision): each if isinstance(each, str) else _trial(each)
+                for backend, of_backend in trials.items()
+                for precision, each in of_backend.items()
+            }
+    return found
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a table of Markdown."""
-    rows = [_COLUMNS, *rows]
-    rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
-    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
-    rule = f"| {' | '.join(['---'] * len(_COLUMNS))} |"
-    return "\n".join([lines[0], rule, *lines[1:]])
+def _write(path: Path | None, about: Mapping[str, Any], found: Found) -> None:
+    """Write a file of results; an earlier one is whole until the new one is."""
+    if path is None:
+        return
+    models: dict[str, Any] = {}
+    for name, trials in found.items():
+        if isinstance(trials, str):
+            models[name] = trials
+            continue
+        of_model = models[name] = {}
+        for (backend, precision), each in trials.items():
+            data = each if isinstance(each, str) else asdict(each)
+            of_model.setdefault(backend, {})[precision] = data
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({**about, "models": models}, indent=1), "utf-8")
+    part.replace(path)
 
 
-def summary(rows: Sequence[Sequence[str]]) -> str:
-    """Return how many architectures are whole, and how many are not."""
-    tried = [row for row in rows if row[1]]
-    whole = sum(row[1] == row[2] and row[3] == "1" for row in tried)
-    return f"{len(rows)} architectures, {len(tried)} tried, {whole} whole in one partition."
+def _trial(data: dict[str, Any]) -> Trial:
+    return Trial(**{**data, "reasons": tuple(data["reasons"])})
 
 
-def page(rows: Sequence[Sequence[str]]) -> str:
-    """Return a page of the documentation."""
+def _text() -> str:
+    """Return what the page of the documentation says first."""
+    paragraphs = (__doc__ or "").split("\n\n", 1)[1].split("\n\nPackages", 1)[0]
     packages = machine.facts()["packages"]
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return (
-        "<!-- Generated by benchmarks/convert_architectures.py: do not edit. -->\n\n"
-        f"# Converted models\n\n{_paragraphs()}\n\n"
+        f"{paragraphs}\n\n"
         "Generated by `python benchmarks/convert_architectures.py --page docs/converted_models.md`"
-        f", the last rows with {versions}.\n\n"
-        f"{summary(rows)}\n\n{table(rows)}\n"
+        f", the last rows with {versions}."
     )
-
-
-def with_earlier(path: Path, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the rows, and before them the rows of a page for other architectures."""
-    text = path.read_text("utf-8") if path.exists() else ""
-    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    earlier = [[cell.strip() for cell in line] for line in lines[2:]]
-    names = {row[0] for row in rows}
-    return [*(row for row in earlier if row[0] not in names), *rows]
-
-
-def _paragraphs() -> str:
-    return (__doc__ or "").split("\n\n", 1)[1].split("\n\nPackages", 1)[0]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -299,24 +326,29 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--only", nargs="+", default=["*"], metavar="PATTERN", help="names (default: all)")
     add("--list", action="store_true", help="print the names, and do nothing")
-    add("--backend", default="opencl", help="of litegpu (default: opencl)")
+    add("--backend", nargs="+", default=["opencl"], choices=BACKENDS, help="(default: opencl)")
+    add("--convert-only", action="store_true", help="try nothing")
     add("--models", type=Path, metavar="FOLDER", help="where converted files stay (default: none)")
+    add("--jobs", type=int, default=1, help="processes at once (default: 1)")
     add("--limit", type=float, default=600, metavar="SECONDS", help="for each process")
+    add("--minutes", type=float, default=math.inf, help="for the whole run (default: no limit)")
     add("--page", type=Path, metavar="FILE", help="write a page of the documentation")
     add("--json", type=Path, metavar="FILE", help="where the results are")
     add("--convert", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
-    add("--attempt", type=Path, help=argparse.SUPPRESS)
+    add("--attempt", nargs=3, metavar=("FILE", "BACKEND", "PRECISION"), help=argparse.SUPPRESS)
     settings = parser.parse_args(arguments)
     known = (*TORCH_ARCHITECTURES, *KERAS_ARCHITECTURES)
-    names = [n for n in known if any(fnmatch.fnmatch(n, p) for p in settings.only)]
-    if not names:
+    matches = (fnmatch.filter(known, pattern) for pattern in settings.only)
+    settings.names = list(dict.fromkeys(itertools.chain.from_iterable(matches)))
+    if not settings.names:
         parser.error(f"No architecture is called {settings.only}: see --list.")
-    settings.names = names
+    if settings.convert_only:
+        settings.backend = []
     return settings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Convert and try the architectures; print a table."""
+    """Convert and try the architectures; print tables."""
     settings = parse(arguments)
     os.environ.update(NO_DRIVER_CACHES)
     if settings.list:
@@ -324,17 +356,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif settings.convert:
         convert(settings.convert[0], Path(settings.convert[1]))
     elif settings.attempt:
-        print(json.dumps(asdict(attempt(settings.attempt, settings.backend))))
+        path, backend, precision = settings.attempt
+        print(json.dumps(asdict(attempt(Path(path), backend, precision))))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             folder = settings.models or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            found = run(settings.names, folder, settings)
-        rows: Sequence[Sequence[str]] = [_cells(name, each) for name, each in found.items()]
-        print(f"{table(rows)}\n\n{summary(rows)}")
-        if settings.page:
-            rows = with_earlier(settings.page, rows)
-            settings.page.write_text(page(rows), "utf-8")
+            found = run(settings, folder)
+        _show(settings, found)
+
+
+def _show(settings: argparse.Namespace, found: Found) -> None:
+    """Print the tables, and write the page."""
+    main_backend = settings.backend[0] if settings.backend else ""
+    rows = [each for name, of in found.items() if (each := row(name, of, main_backend))]
+    print(f"{table(rows)}\n\n{summary(rows)}")
+    backends = []
+    if len(settings.backend) > 1:
+        backends = [each for name, of in found.items() if (each := backends_row(name, of))]
+        print(f"\n{backends_table(backends)}\n\n{backends_summary(backends)}")
+    if settings.page:
+        write_page(settings.page, _text(), rows, backends)
 
 
 if __name__ == "__main__":

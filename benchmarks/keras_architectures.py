@@ -44,13 +44,13 @@ def _chain(build: Callable[[Any, Any], Any], *shape: int) -> Callable[[], Model]
 
 
 def _application(name: str, size: int, **options: Any) -> Callable[[], Model]:
-    """Return a builder of one of Keras' applications."""
+    """Return a builder of one of Keras' applications, which gives logits."""
 
     def whole() -> Model:
         keras = _keras()
         shape = (size, size, 3)
-        settings = {"weights": None, "classes": 10, "input_shape": shape, **options}
-        inner = getattr(keras.applications, name)(**settings)
+        settings = {"weights": None, "classes": 10, "classifier_activation": None, **options}
+        inner = getattr(keras.applications, name)(input_shape=shape, **settings)
         _measure_statistics(inner, np.random.default_rng(2).standard_normal((2, *shape)))
         x = keras.Input(shape, batch_size=1)
         return keras.Model(x, inner(x)), (_floats(*shape),)
