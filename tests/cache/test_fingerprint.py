@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from litegpu.cache.fingerprint import (
+    Fingerprint,
     checksum,
     device_facts,
     fingerprint,
@@ -67,6 +68,23 @@ def test_every_byte_of_large_and_small_arrays_counts() -> None:
     assert fingerprint(np.zeros((2, MIB), np.uint8)) != fingerprint(np.zeros((MIB, 2), np.uint8))
     whole = np.arange(12).reshape(3, 4)
     assert fingerprint(whole.T) == fingerprint(np.ascontiguousarray(whole.T))
+
+
+def test_a_read_only_array_is_hashed_once_and_checked_on_request() -> None:
+    """As with a file that the runtime has mapped, and that another program overwrites."""
+    memory = np.zeros(3 * MIB, np.uint8)
+    array = memory.view()
+    array.flags.writeable = False
+    first = Fingerprint("a", array)
+    before = first.whole()
+    assert first.holds(), "it has hashed the array itself"
+    second, other = Fingerprint("a", array), Fingerprint("b", array)
+    assert second.whole() == before != other.whole() and second.holds()
+    memory[2 * MIB + 5] = 1
+    assert second.whole() == before and not second.holds()
+    view = memory.view()
+    view.flags.writeable = False
+    assert Fingerprint("a", view).whole() != before
 
 
 def test_sections_are_summed_as_one() -> None:

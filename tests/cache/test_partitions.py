@@ -148,6 +148,18 @@ def test_one_byte_of_large_constants_makes_another_block(
     assert len(compiled) == 2
 
 
+def test_weights_that_changed_before_they_were_packed_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[Graph]
+) -> None:
+    """Nor does another interpreter share them."""
+    model, x = product(), random(1, 2048)
+    monkeypatch.setattr("litegpu.cache.fingerprint.Fingerprint.holds", lambda _: False)
+    living = [started(tmp_path, model, precision="fp32") for _ in range(2)]
+    assert len(compiled) == 2 and not entries(tmp_path)
+    for target, _ in living:
+        assert_close(run(target, x), reference(model, x))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

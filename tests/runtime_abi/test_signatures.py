@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate, GpuDelegateOptions
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.graph import Graph
 from litegpu.options import Precision
 from litegpu.runtime_abi import bridge
 from litegpu.zoo.writer import ModelWriter
@@ -72,6 +75,23 @@ def test_two_signatures_that_share_weights(precision: Precision) -> None:
             assert_close([expected], [EXPECTED[key](x)], 1e-5)
             assert_close([got], [expected], 1e-5 if precision == "fp32" else 1e-2)
     assert delegate.error is None
+
+
+def test_signatures_share_the_arrays_of_large_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts of the weights, such as their digest, are computed once for all signatures."""
+    found: list[int] = []
+    compile_here = PartitionKernel._compile
+
+    def noted(self: PartitionKernel, graph: Graph) -> CompiledPartition:
+        arrays = [value.data for value in graph.values.values() if value.data is not None]
+        found.extend(id(array) for array in arrays if array.nbytes >= 1 << 12)
+        return compile_here(self, graph)
+
+    monkeypatch.setattr(PartitionKernel, "_compile", noted)
+    monkeypatch.setattr("litegpu.runtime_abi.reader.PIECE", 1 << 12)
+    target = interpreter(two_signatures(), delegate := GpuDelegate())
+    assert len(delegate._kernels) == 2 and len(found) == 2 and len({*found}) == 1
+    del target
 
 
 def test_a_signature_runner_beside_plain_calls() -> None:

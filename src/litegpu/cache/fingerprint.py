@@ -9,7 +9,6 @@ import marshal
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -19,10 +18,8 @@ import numpy.typing as npt
 from litegpu.backends.base import DeviceInfo
 from litegpu.graph import Graph
 from litegpu.host import cpu_features as host_cpu
+from litegpu.host.large_arrays import PIECE, ArrayFact, in_parallel
 
-_CHUNK = 1 << 20
-"""Chunk size in bytes; chunks are hashed in parallel."""
-_MAX_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 """The types that `marshal` writes completely; litegpu converts all other types first."""
@@ -40,20 +37,36 @@ loaded.
 class Fingerprint:
     """A hash of `parts`: plain values, enums, dataclasses, mappings, sequences and arrays.
 
-    Raises TypeError for other types. The fingerprint depends on the order of a mapping's items.
+    Raises TypeError for other types. The fingerprint depends on the order of a mapping's items. The
+    digest of a large read-only array is remembered while the array exists, because partitions of a
+    model, such as the signatures of a language model, read the same arrays.
     """
 
     def __init__(self, *parts: object) -> None:
-        self._arrays: list[npt.NDArray[Any]] = []
-        self._plain = marshal.dumps([_plain(part, self._arrays) for part in parts], _BY_VALUE)
+        arrays: list[npt.NDArray[Any]] = []
+        self._plain = marshal.dumps([_plain(part, arrays) for part in parts], _BY_VALUE)
+        self._small = [array for array in arrays if array.nbytes < PIECE]
+        self._large = [array for array in arrays if array.nbytes >= PIECE]
+        self._remembered = any(map(_DIGEST.knows, self._large))
 
     def outline(self) -> bytes:
         """Return a 32-byte hash of all parts except the elements of arrays."""
         return hashlib.sha256(self._plain).digest()
 
     def whole(self) -> bytes:
-        """Return a 32-byte hash of all parts, in about 0.6 ms per MiB of arrays."""
-        return hashlib.sha256(self._plain + _digests(self._arrays)).digest()
+        """Return a 32-byte hash of all parts, in about 0.6 ms per MiB of arrays and core."""
+        return self._hash(_DIGEST.of_all(self._large))
+
+    def holds(self) -> bool:
+        """Return whether the elements of arrays are still those that `whole` has hashed.
+
+        They may have changed if a file was overwritten that the runtime has mapped. Digests that
+        `whole` computed itself are taken as true.
+        """
+        return not self._remembered or self.whole() == self._hash(_DIGEST.computed(self._large))
+
+    def _hash(self, large: Sequence[bytes]) -> bytes:
+        return hashlib.sha256(b"".join((self._plain, _digests(self._small), *large))).digest()
 
 
 def fingerprint(*parts: object) -> bytes:
@@ -92,12 +105,12 @@ def checksum(*sections: bytes | memoryview) -> bytes:
 
     The checksum is the SHA-256 of the SHA-256 hashes of all 1 MiB chunks, computed on all cores.
     """
-    return hashlib.sha256(b"".join(_hashed([*_chunks(sections)]))).digest()
+    return hashlib.sha256(b"".join(in_parallel(_digest, [*_chunks(sections)]))).digest()
 
 
 def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]]:
     """Yield the pieces of each MiB of consecutive sections."""
-    chunk, room = list[memoryview](), _CHUNK
+    chunk, room = list[memoryview](), PIECE
     for section in sections:
         rest = memoryview(section)
         while rest:
@@ -106,7 +119,7 @@ def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]
             room -= len(piece)
             if not room:
                 yield chunk
-                chunk, room = [], _CHUNK
+                chunk, room = [], PIECE
     if chunk:
         yield chunk
 
@@ -147,35 +160,21 @@ def _fields(kind: type[Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _digests(arrays: Iterable[npt.NDArray[Any]]) -> bytes:
-    """Return the digests of arrays, in order."""
-    small: list[list[memoryview]] = [[]]
-    large: list[list[memoryview]] = []
-    room = _CHUNK
+    """Return the digests of small arrays, in order."""
+    batches: list[list[memoryview]] = [[]]
+    room = PIECE
     for array in arrays:
-        view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        if len(view) >= _CHUNK:
-            large += [[piece] for piece in _pieces(view)]
-        else:
-            if len(view) > room:
-                small.append([])
-                room = _CHUNK
-            small[-1].append(view)
-            room -= len(view)
-    return b"".join(_hashed((*small, *large)))
+        view = _bytes_of(array)
+        if len(view) > room:
+            batches.append([])
+            room = PIECE
+        batches[-1].append(view)
+        room -= len(view)
+    return b"".join(in_parallel(_digest, batches))
 
 
-def _pieces(data: memoryview) -> Iterator[memoryview]:
-    for start in range(0, len(data), _CHUNK):
-        yield data[start : start + _CHUNK]
-
-
-def _hashed(batches: Sequence[Iterable[memoryview]]) -> Iterator[bytes]:
-    """Yield the digest of each batch of pieces; hashlib releases the GIL."""
-    if len(batches) < 2:
-        yield from map(_digest, batches)
-    else:
-        with ThreadPoolExecutor(min(_threads(), len(batches))) as pool:
-            yield from pool.map(_digest, batches)
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _digest(pieces: Iterable[memoryview]) -> bytes:
@@ -185,6 +184,5 @@ def _digest(pieces: Iterable[memoryview]) -> bytes:
     return found.digest()
 
 
-@cache
-def _threads() -> int:
-    return min(os.cpu_count() or 1, _MAX_THREADS)
+_DIGEST: ArrayFact[bytes] = ArrayFact(lambda piece: _digest([_bytes_of(piece)]), b"".join)
+"""The digests of all pieces of an array."""

@@ -63,18 +63,19 @@ def find_or_compile(
     cached = None if folder is None else CachedPartitions(folder, wanted)
     name = Fingerprint(*wanted.facts()) if cached is None else cached.name()
 
-    def load_or_compile(whole: Callable[[], bytes]) -> CompiledPartition:
-        compiled = None if cached is None else cached.load(whole())
+    def load_or_compile(whole: Callable[[], bytes]) -> tuple[CompiledPartition, bool]:
+        holds, compiled = True, None if cached is None else cached.load(whole())
         if compiled is None:
             compiled = compile_partition()
-            if cached is not None:
+            holds = name.holds()
+            if cached is not None and holds:
                 cached.store(whole(), compiled)
         compiled.executable.free_constants()
         if compiled.executable.fast_compiled:
-            keep = None if cached is None else partial(cached.improve, whole())
+            keep = None if cached is None or not holds else partial(cached.improve, whole())
             kernels = None if folder is None else folder.kernels
             improve(compiled.executable, wanted.device, kernels, keep)
-        return compiled
+        return compiled, holds
 
     found = shared_or_new(name, wanted.device, wanted.graph, load_or_compile)
     if not wanted.fast_compile:

@@ -48,14 +48,15 @@ def shared_or_new(
     name: Fingerprint,
     device: Device,
     graph: Graph,
-    make: Callable[[Callable[[], bytes]], CompiledPartition],
+    make: Callable[[Callable[[], bytes]], tuple[CompiledPartition, bool]],
 ) -> CompiledPartition:
     """Return a partition that shares the executable of an equal partition, or a new partition.
 
     `name` is the fingerprint of all data on which the partition depends, except the device. The
     function calls `make` with a function that returns the complete fingerprint, which is computed
-    in parallel. The weights are hashed immediately, because their file may be overwritten before
-    another partition needs the hash. Raises the errors of `make`.
+    in parallel. `make` returns a partition, and whether its content is that of the fingerprint. The
+    weights are hashed immediately, because their file may be overwritten before another partition
+    needs the hash. Raises the errors of `make`.
     """
     outline = name.outline()
     with _lock:
@@ -66,10 +67,11 @@ def shared_or_new(
             shared = _shared(whole(), device, graph)
             if shared is not None:
                 return shared
-        compiled = make(whole)
-        ends = (compiled.inputs, compiled.outputs, compiled.facts)
-        found = _RunningPartition(outline, whole(), weakref.ref(device), *ends)
-        _running[compiled.executable] = found
+        compiled, holds = make(whole)
+        if holds:
+            ends = (compiled.inputs, compiled.outputs, compiled.facts)
+            found = _RunningPartition(outline, whole(), weakref.ref(device), *ends)
+            _running[compiled.executable] = found
         return compiled
 
 

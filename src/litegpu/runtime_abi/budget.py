@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy.typing as npt
 
 from litegpu.errors import ModelError
 from litegpu.runtime_abi.structs import float_array, int_array
@@ -36,6 +40,11 @@ class ReadBudget:
     """Remaining bytes for dense forms of large sparse constants."""
     _counted: set[int] = field(default_factory=set)
     """The addresses of the constants that have added to the budget."""
+    arrays: MutableMapping[Hashable, npt.NDArray[Any]] = field(default_factory=WeakValueDictionary)
+    """The arrays of large constants that were read, by memory, dtype and shape.
+
+    Tensors of several graphs that share their memory share an array, too.
+    """
 
     def operation(self) -> None:
         """Count an operation. Raises ModelError when there are too many."""

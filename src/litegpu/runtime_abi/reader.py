@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, Blockwise, DType, Graph, Node, Quantization, Value
+from litegpu.host.large_arrays import PIECE
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType, TfLiteType
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
@@ -193,12 +194,16 @@ def _type_of_sums(address: int | None, version: int) -> dict[str, ParamValue]:
 def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
     dtype = DTYPES.get(tensor.type, DType.OTHER)
     shape = budget.integers(tensor.dims)
-    data = None
-    if _is_stored(tensor):
+    memory = (tensor.data, tensor.bytes, dtype, shape) if _is_large(tensor) else None
+    data = budget.arrays.get(memory)
+    if data is None and _is_stored(tensor):
         if dtype.packed_bits:
             data = _read_packed(tensor, dtype.packed_bits, shape)
         elif dtype.size:
             data = _read_constant(tensor, dtype, shape, budget)
+        if data is not None and memory is not None:
+            data.flags.writeable = False
+            budget.arrays[memory] = data
     quantization = _quantization(tensor, budget)
     name = budget.name(tensor.name)
     return Value(
@@ -217,6 +222,11 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
 def _is_stored(tensor: TfLiteTensor) -> bool:
     """Whether a tensor is a constant with elements in the file."""
     return bool(tensor.allocation_type == AllocationType.MMAP_RO and tensor.data)
+
+
+def _is_large(tensor: TfLiteTensor) -> bool:
+    """Whether a tensor is a dense constant of many bytes, which signatures may share."""
+    return bool(tensor.bytes >= PIECE and _is_stored(tensor) and not tensor.sparsity)
 
 
 def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:

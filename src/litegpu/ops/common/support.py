@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy.typing as npt
 
 from litegpu.errors import OperationError
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.graph import ABSENT, PACKED_TYPES, DType, Graph, Node, Value
+from litegpu.host.large_arrays import LEAST, PIECE
 from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.base import Op, Shape, facts_of, find
 from litegpu.ops.common import checks, dynamic, float_view, fold, types
@@ -62,7 +66,22 @@ def check_support(
         view = float_view.as_floats(graph, large=False)
         found = _check(view, quantized, on_cpu or {}, cpu_shapes)
         return replace(found, graph=_with_shapes_of(graph, found.graph))
+    if quantized == "exact":
+        _read_weights(graph)
     return _check(graph, quantized, on_cpu or {}, cpu_shapes)
+
+
+def _read_weights(graph: Graph) -> None:
+    """Compute on all cores what checks of dynamic-range quantization ask of large weights."""
+    found: list[npt.NDArray[Any]] = []
+    for node in graph.nodes:
+        source, weights = (graph.values.get(v) for v in (*node.inputs, ABSENT, ABSENT)[:2])
+        if source is None or source.dtype is not DType.FLOAT32 or weights is None:
+            continue
+        is_integer = weights.dtype is DType.INT8 or weights.dtype in PACKED_TYPES
+        if is_integer and weights.data is not None and weights.data.nbytes >= PIECE:
+            found.append(weights.data)
+    LEAST.of_all(found)
 
 
 def _with_shapes_of(graph: Graph, view: Graph) -> Graph:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import ABSENT, PACKED_TYPES, DType, EpilogueOp, Graph, Node, Quantization, Value
+from litegpu.host.large_arrays import LEAST
 from litegpu.ops.base import Exact, NewValue, as_float32, constant_list
 from litegpu.ops.blockwise_product import BLOCKWISE_PRODUCT, BlockwiseProductAttributes
 from litegpu.ops.common import checks
@@ -344,7 +345,7 @@ def _check_each(weights: Value, outputs: int) -> str:
 
 def _check_least(weights: Value) -> str:
     """Reject weights of -128, whose negation overflows in the CPU's kernel."""
-    if np.min(np.asarray(weights.data), initial=0) > numbers.LIMITS[DType.INT8][0]:
+    if LEAST.of(np.asarray(weights.data)) > numbers.LIMITS[DType.INT8][0]:
         return ""
     return "Some weights are -128, whose products with floats have a wrong sign on the CPU."
 

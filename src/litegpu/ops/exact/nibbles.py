@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Node, Value
+from litegpu.host.large_arrays import LEAST
 from litegpu.ops.base import NewValue
 from litegpu.ops.common.window import POINT
 from litegpu.ops.exact.float_rows import FloatRows
@@ -31,7 +32,7 @@ def multiplies_nibbles(weights: Value) -> bool:
 
 def check_nibbles(weights: Value) -> str:
     """Reject weights that remain negative after 7 is added."""
-    if np.min(np.asarray(weights.data), initial=0) + _ADDED >= 0:
+    if LEAST.of(np.asarray(weights.data)) + _ADDED >= 0:
         return ""
     return "Some weights of 4 bits are -8, which the CPU's kernel computes incorrectly."
 
