@@ -156,6 +156,7 @@ def paper(like: DeviceInfo) -> DeviceInfo:
         buffer_alignment=256,
         max_arguments=256,
         software=False,
+        fast_local_memory=True,
     )
 
 

@@ -13,10 +13,20 @@ registers.
 
 
 def beyond_limits(spec: AttentionSpec, target: Target) -> Rejected | None:
-    """Return why no kernel of a device can compute an attention; None if a kernel can."""
-    depth, buffers = max(spec.depths), 4 + spec.buffers
+    """Return why kernels for many queries cannot compute an attention; None if they can."""
+    depth = max(spec.depths)
+    if spec.turned:
+        return Rejected("the values are [depth, tokens]")
+    if spec.parts > 1:
+        return Rejected("work groups divide the keys")
     if depth > _MAX_DEPTH:
         return Rejected(f"heads have {depth} channels; at most {_MAX_DEPTH} are supported")
+    return too_many_buffers(spec, target)
+
+
+def too_many_buffers(spec: AttentionSpec, target: Target) -> Rejected | None:
+    """Return why a device cannot bind the buffers of an attention; None if it can."""
+    buffers = 4 + spec.buffers
     if buffers > target.max_arguments:
         return Rejected(
             f"the kernel needs {buffers} buffers, but the device permits {target.max_arguments}"

@@ -27,7 +27,11 @@ from litegpu.kernels.cuda.inverted import Inverted
 from litegpu.kernels.cuda.inverted_split import InvertedSplit
 from litegpu.kernels.cuda.matmul import Matmul
 from litegpu.kernels.cuda.separable import Separable
-from litegpu.kernels.portable.attention import AttentionPortable, AttentionTiles
+from litegpu.kernels.portable.attention import (
+    AttentionPortable,
+    AttentionSplit,
+    AttentionTiles,
+)
 from litegpu.kernels.portable.conv import ConvPortable, ConvSplit, ConvTiles
 from litegpu.kernels.portable.depthwise import DepthwisePortable
 from litegpu.kernels.portable.matmul import MatmulPortable, MatmulSplit, QuantizedMatmulPortable
@@ -45,7 +49,13 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
 IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
-    AttentionSpec: (AttentionFlash(), AttentionMma(), AttentionTiles(), AttentionPortable()),
+    AttentionSpec: (
+        AttentionSplit(),
+        AttentionFlash(),
+        AttentionMma(),
+        AttentionTiles(),
+        AttentionPortable(),
+    ),
     ConvSpec: (
         # The widest fusion comes first: blocks that other kernels would compute in parts.
         Inverted(),

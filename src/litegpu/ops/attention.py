@@ -1,6 +1,7 @@
 """ATTENTION: one kernel for the product of queries and keys, softmax, and the product with values.
 
 Models express attention as BATCH_MATMUL and SOFTMAX; `passes/fuse_attention.py` fuses these nodes.
+If work groups divide the keys, a node JOIN_ATTENTION combines their results.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from litegpu.ops.base import InternalOp, SpecContext, register
 from litegpu.ops.common.traits import Trait
 
 ATTENTION = "ATTENTION"
+STATE = 4
+"""Number of channels after the sums of a part: its maximum, its sum of weights, and padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,12 @@ class AttentionAttributes:
     value id. The kernel applies `epilogue` before it multiplies the scores by `beta`. The operands
     of `epilogue` are indices of the node's inputs. `across` has one flag each for queries, keys,
     values and the result. A flag is true for the layout [batch, tokens, heads, depth], and false if
-    the heads precede the tokens.
+    the heads precede the tokens. `turned`: whether the matrices of the values are [depth, tokens].
+
+    With `parts` > 1, as many work groups divide the keys of a product, and the result is the state
+    of each part: [products, parts, queries, channels], float32. The channels are sums of values
+    that are weighted by exp(score - maximum), then a block of 4 with the maximum of the scores and
+    the sum of the weights.
     """
 
     scores: Shape4
@@ -34,13 +42,16 @@ class AttentionAttributes:
     epilogue: tuple[EpilogueOp, ...]
     beta: float
     across: tuple[bool, bool, bool, bool]
+    turned: bool = False
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """softmax(beta * epilogue(query * key^T)) * value, for each head of each batch entry.
 
-    `values` and `across` have one entry each for queries, keys, values and the result.
+    `values` and `across` have one entry each for queries, keys, values and the result. `turned` and
+    `parts` have the same meaning as in AttentionAttributes.
     """
 
     values: tuple[Storage, Storage, Storage, Storage]
@@ -51,6 +62,8 @@ class AttentionSpec:
     buffers: int
     """Maximum number of buffers that the epilogue reads."""
     beta: float
+    turned: bool = False
+    parts: int = 1
 
     @property
     def dst(self) -> Storage:
@@ -72,7 +85,10 @@ class AttentionSpec:
     @property
     def depths(self) -> tuple[int, int]:
         """Number of channels per query or key, and per value."""
-        return self.values[0].channels, self.values[2].channels
+        values = self.values[2]
+        if self.turned:
+            return self.values[0].channels, values.shape[1 if self.across[2] else 2]
+        return self.values[0].channels, values.channels
 
     def words(self, tiles: int) -> dict[str, Any]:
         """Return the common template variables; `tiles` is the number of tiles per product."""
@@ -112,5 +128,7 @@ class Attention(InternalOp):
                 epilogue,
                 len(node.inputs) - 3,
                 attributes.beta,
+                attributes.turned,
+                attributes.parts,
             ),
         )

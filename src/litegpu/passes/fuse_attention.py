@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
-from litegpu.ops.attention import ATTENTION, AttentionAttributes
+from litegpu.ops.attention import ATTENTION, STATE, AttentionAttributes
 from litegpu.ops.common.permutation import (
     Permutation,
     permutation_of,
@@ -22,7 +23,9 @@ from litegpu.ops.common.permutation import (
     simplified,
     then,
 )
+from litegpu.ops.common.work_groups import divide_keys
 from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
+from litegpu.ops.join_attention import JOIN_ATTENTION, JoinAttentionAttributes
 from litegpu.ops.reshape import reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -48,20 +51,16 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
         if found is None:
             edit.declined.append(f"{label(node)}: keys or values are broadcast to batches")
             continue
-        if _is_slower(graph, first, last, found):
-            edit.declined.append(f"{label(node)}: few queries would transpose many keys or values")
+        fused = _fused(edit, fusions, (first, node, last), consumers, found)
+        if isinstance(fused, str):
+            edit.declined.append(f"{label(node)}: {fused}")
             continue
-        moves, sources = _read_as(edit, first, found)
-        across = tuple(each.across and not each.turned for each in found)
-        merged, after = _merged(graph, (first, node, last), consumers, sources, across)
-        if reason := fusions.obstacle(replace(graph, values=edit.values), merged, first.outputs[0]):
-            edit.declined.append(f"{label(node)}: {reason}")
-            continue
-        gone = (first, node, last, *after)
+        gone = (first, node, last, *fused.after)
         for each in gone:
             edit.nodes[edit.position(each)] = None
         place = edit.position(gone[-1])
-        for each in moves:
+        *before, merged = fused.nodes
+        for each in before:
             edit.insert_before(place, each)
         edit.nodes[place] = merged
         edit.applied.append(f"{', '.join(map(label, gone))} are one")
@@ -70,7 +69,69 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
     return edit.result()
 
 
-def _is_slower(graph: Graph, first: Node, last: Node, found: Sequence[_Found]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """The nodes that replace an attention, and the transposes after it that they include."""
+
+    nodes: tuple[Node, ...]
+    after: tuple[Node, ...]
+
+
+def _fused(
+    edit: Editor,
+    fusions: Fusions,
+    nodes: tuple[Node, Node, Node],
+    consumers: Mapping[int, list[Node]],
+    found: Sequence[_Found],
+) -> _Fused | str:
+    """Return the nodes that compute an attention, or why no kernel can.
+
+    The first choice reads values of both layouts in place, and divides the keys between work
+    groups.
+    """
+    graph, first = edit.graph, nodes[0]
+    query, key, value = found
+    outer, heads, _, keys = graph.values[first.outputs[0]].shape4
+    parts = divide_keys(outer * heads, keys, fusions.target)
+    ways = {(value.turned, parts): found[:2], (False, 1): found}
+    reasons: list[str] = []
+    for (turned, count), transposed in ways.items():
+        if _is_slower(graph, first, transposed):
+            reasons.append("few queries would transpose many keys or values")
+            continue
+        sources = (query, key, replace(value, turned=False) if turned else value)
+        moves, inputs = _read_as(edit, first, sources)
+        across = tuple(each.across and not each.turned for each in sources)
+        merged, after = _merged(graph, nodes, consumers, inputs, across)
+        attributes = replace(merged.attributes, turned=turned, parts=count)
+        merged = replace(merged, attributes=attributes)
+        joined = _divided(edit, merged, first) if count > 1 else (merged,)
+        reason = fusions.obstacle(replace(graph, values=edit.values), joined[0], first.outputs[0])
+        if not reason:
+            return _Fused((*moves, *joined), after)
+        reasons.append(reason)
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _divided(edit: Editor, merged: Node, first: Node) -> tuple[Node, Node]:
+    """Return the node that computes the parts of an attention, and the node that combines them."""
+    attributes, result = merged.attributes, edit.values[merged.outputs[0]]
+    outer, heads, rows, _ = attributes.scores
+    shape = (outer * heads, attributes.parts, rows, round_up(result.shape4[3], 4) + STATE)
+    state = edit.new_value(result, shape=shape, precise=True)
+    others = tuple(number for number in merged.merged if number != first.index)
+    parts = replace(merged, index=first.index, outputs=(state,), epilogue=(), merged=others)
+    join = replace(
+        merged,
+        op=JOIN_ATTENTION,
+        inputs=(state,),
+        attributes=JoinAttentionAttributes(attributes.across[3]),
+        merged=(),
+    )
+    return parts, join
+
+
+def _is_slower(graph: Graph, first: Node, found: Sequence[_Found]) -> bool:
     """Whether transposing keys or values moves more data than storing the scores does."""
     turned = (math.prod(each.shape) for each in found if each.turned)
     scores = graph.values[first.outputs[0]].elements

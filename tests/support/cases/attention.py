@@ -23,7 +23,7 @@ class Attention(Case):
     TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch; `regrouped`: of the
     products only, the softmax has batch and heads, which a RESHAPE or the mask brings. `turned`:
     the keys are transposed by TRANSPOSE, not by the product; `lying` ones come as [depth, keys].
-    `mask` is the shape of a mask, which
+    With `lying_values`, values come as [depth, keys]. `mask` is the shape of a mask, which
     hides the `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`:
     queries, keys and values are fully connected layers of one input each, of as many tokens.
     `packed`: they are slices of one input, which is transposed as a whole. `spread`: the square
@@ -48,6 +48,7 @@ class Attention(Case):
     regrouped: bool = False
     turned: bool = False
     lying: bool = False
+    lying_values: bool = False
     scale: float | None = 0.5
     mask: Shape | None = None
     hidden: int = 0
@@ -78,11 +79,15 @@ class Attention(Case):
             turning = bool(self.rotary)
             query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token, 1, turning)
             key = (
-                self._lying(sheet)
+                self._lying(sheet, self.depth)
                 if self.lying
                 else self._heads(sheet, self.keys, self.depth, order, token, self.share, turning)
             )
-            value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token, self.share)
+            value = (
+                self._lying(sheet, columns)
+                if self.lying_values
+                else self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token, self.share)
+            )
         if self.spread and self.scale is not None:
             factor = sheet.constant(self.scale**0.5)
             query, key = (sheet.op("MUL", [each, factor], _PLAIN) for each in (query, key))
@@ -120,7 +125,9 @@ class Attention(Case):
         if self.regrouped:
             flat = (self.batch * self.heads, self.queries, self.keys)
             scores = self._reshape(sheet, scores, flat)
-        result = sheet.op("BATCH_MATMUL", [scores, value], {"adj_x": False, "adj_y": False})
+        result = sheet.op(
+            "BATCH_MATMUL", [scores, value], {"adj_x": False, "adj_y": self.lying_values}
+        )
         shape: Shape = (self.batch, self.heads, self.queries, columns)
         if self.rows or self.regrouped:
             result = self._reshape(sheet, result, shape)
@@ -163,10 +170,10 @@ class Attention(Case):
             source = self._reshape(sheet, source, (self.batch * self.heads, *matrix))
         return source
 
-    def _lying(self, sheet: Sheet) -> TensorRef:
-        """Add keys whose matrices are [depth, keys], between which the heads are with `across`."""
+    def _lying(self, sheet: Sheet, depth: int) -> TensorRef:
+        """Add a value whose matrices are [depth, keys]; with `across`, the heads are in between."""
         heads = self.heads // self.share
-        inner = (self.depth, heads) if self.across else (heads, self.depth)
+        inner = (depth, heads) if self.across else (heads, depth)
         key = sheet.input((self.batch, *inner, self.keys), self.values)
         return self._transpose(sheet, key, (0, 2, 1, 3)) if self.across else key
 

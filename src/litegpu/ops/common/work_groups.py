@@ -74,6 +74,25 @@ def divide_sums(
     return "the sums are too short, or the device permits too few work items"
 
 
+_MIN_DIVIDED_KEYS = 128
+"""Minimum number of keys for which a second kernel, which combines the parts, is profitable."""
+_MIN_KEYS_OF_PART = 16
+"""Minimum number of keys per part: 4 adjacent vectors of values that lie as [depth, keys]."""
+
+
+def divide_keys(products: int, keys: int, target: Target) -> int:
+    """Return how many work groups divide the keys of each product of an attention of few queries.
+
+    Each compute unit gets a work group, if the parts have enough keys. Parts are whole blocks of 4
+    keys, all but the last of one size.
+    """
+    if keys < _MIN_DIVIDED_KEYS:
+        return 1
+    blocks = -(-keys // 4)
+    wanted = min(-(-target.compute_units // products), keys // _MIN_KEYS_OF_PART)
+    return -(-blocks // -(-blocks // wanted))
+
+
 _WARP = 32
 """Number of threads in a CUDA warp."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from litegpu.codegen.dialect import SHARED_SIZES
 from litegpu.graph import Node
-from litegpu.kernels.attention import beyond_limits
+from litegpu.kernels.attention import beyond_limits, too_many_buffers
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
@@ -24,6 +25,146 @@ _FLOAT4 = 16
 
 _PADDING = 2
 """Padding per row in shared memory, so that stores of adjacent items use different banks."""
+
+
+class AttentionSplit(Implementation):
+    """A kernel for few queries: the work items of a group divide keys, channels and values.
+
+    It reads values in both layouts. Several work groups may divide the keys of a product.
+    """
+
+    name = "attention_split"
+    example = AttentionExample(4, 100, 64)
+
+    def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
+        if spec.rows > _MAX_QUERIES:
+            return Rejected(f"there are more than {_MAX_QUERIES} queries per head")
+        if spec.keys < _MIN_SPLIT_KEYS:
+            return Rejected("there are too few keys to divide them between work items")
+        if max(spec.depths) > _MAX_DEPTH:
+            return Rejected(f"heads have more than {_MAX_DEPTH} channels")
+        if not target.fast_local_memory:
+            return Rejected("local memory of the device is not faster than the cache")
+        if rejected := too_many_buffers(spec, target):
+            return rejected
+        for items in _SPLIT_ITEMS:
+            plan = _split_plan(spec, items, target)
+            if plan is not None:
+                return plan
+        return Rejected("the device permits too few work items per group")
+
+
+_MAX_QUERIES = 8
+_MIN_SPLIT_KEYS = 32
+_MAX_DEPTH = 512
+_SPLIT_ITEMS = (256, 128, 64, 32)
+"""Possible work-group sizes."""
+_MAX_QUERY_BLOCKS = 8
+"""Maximum channel blocks of queries per work item, which are in registers."""
+_MAX_DEPTH_STEPS = 4
+"""Maximum channel blocks of a key per work item: 16 loads of 4 keys are in flight."""
+_MAX_SUM_BLOCKS = 16
+"""Maximum channel blocks of the result per work item, which are in registers."""
+_ADJACENT = 8
+"""Number of adjacent work items that read 128 adjacent bytes."""
+
+
+def _split_plan(spec: AttentionSpec, items: int, target: Target) -> _SplitPlan | None:
+    """Return the plan with work groups of about `items` items; None if the device permits none."""
+    depth_blocks, value_blocks = (-(-each // 4) for each in spec.depths)
+    depth_items = _power_of_2(
+        max(
+            spec.rows,
+            min(_ADJACENT, depth_blocks),
+            -(-spec.rows * depth_blocks // _MAX_QUERY_BLOCKS),
+            -(-depth_blocks // _MAX_DEPTH_STEPS),
+        )
+    )
+    key_blocks = -(-spec.keys // 4)
+    part_blocks = -(-key_blocks // spec.parts)
+    key_items = min(items // depth_items, _power_of_2(part_blocks))
+    items = key_items * depth_items
+    if not 0 < items <= target.max_work_group_size:
+        return None
+    if spec.turned:
+        value_items = min(key_items, max(_ADJACENT, _power_of_2(items // value_blocks + 1) // 2))
+        while value_items > 1 and (
+            spec.rows * -(-value_blocks * value_items // items) > _MAX_SUM_BLOCKS
+        ):
+            value_items //= 2
+        column_items = items // value_items
+    else:
+        column_items = min(value_blocks, items)
+        value_items = min(key_items, items // column_items)
+    each = value_blocks * (value_items + 1 if spec.turned else value_items)
+    for rows_at_once in (spec.rows, 1):
+        scratch = max(spec.rows * key_items * (depth_items + 1), rows_at_once * each)
+        sizes = (key_items, depth_items, value_items, column_items)
+        plan = _SplitPlan(spec, *sizes, rows_at_once, scratch)
+        if _shared_bytes(plan.shared) <= target.local_memory_bytes:
+            return plan
+    return None
+
+
+def _power_of_2(number: int) -> int:
+    """Return the smallest power of 2 that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitPlan(Plan):
+    """The plan for few queries: how many work items divide keys, channels and values."""
+
+    spec: AttentionSpec
+    key_items: int
+    """Blocks of 4 keys per iteration."""
+    depth_items: int
+    """Work items per block of keys, which divide the channels."""
+    value_items: int
+    """Work items per channel block of the result, which divide the keys."""
+    column_items: int
+    """Channel blocks of the result that are computed at once."""
+    rows_at_once: int
+    """Rows whose sums are combined at once."""
+    scratch: int
+    """Number of float4 in shared memory for sums of work items."""
+
+    @property
+    def shared(self) -> tuple[tuple[str, str, int], ...]:
+        """The arrays in shared memory."""
+        rows, scores = self.spec.rows, self.spec.rows * self.key_items
+        return (
+            ("float4", "scratch", self.scratch),
+            ("float4", "weights", scores),
+            ("float", "maxima", scores),
+            ("float", "factors", rows),
+            ("float", "peaks", rows),
+        )
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec, items = self.spec, self.key_items * self.depth_items
+        return KernelRequest(
+            template="attention_split",
+            grid=(items, spec.products * spec.parts, 1),
+            local=(items, 1, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("query", "key", "values"), node.inputs[:3], strict=True)),
+            variables={
+                "ROWS": spec.rows,
+                "PARTS": spec.parts,
+                "KEY_ITEMS": self.key_items,
+                "DEPTH_ITEMS": self.depth_items,
+                "VALUE_ITEMS": self.value_items,
+                "COLUMN_ITEMS": self.column_items,
+                "ROWS_AT_ONCE": self.rows_at_once,
+                "turned": spec.turned,
+                "value_depth": spec.depths[1],
+                **spec.words(1),
+            },
+            shared=self.shared,
+            inner_epilogue=spec.epilogue,
+            work={Unit.FP32: spec.flops},
+        )
 
 
 class AttentionTiles(Implementation):
@@ -116,9 +257,12 @@ class _TilesPlan(Plan):
 
 
 def _fits(plan: _TilesPlan, target: Target) -> bool:
-    nbytes = sum(SHARED_SIZES[kind] * length for kind, _, length in plan.shared)
-    items = _ROW_ITEMS * _KEY_ITEMS
+    items, nbytes = _ROW_ITEMS * _KEY_ITEMS, _shared_bytes(plan.shared)
     return items <= target.max_work_group_size and nbytes <= target.local_memory_bytes
+
+
+def _shared_bytes(arrays: Iterable[tuple[str, str, int]]) -> int:
+    return sum(SHARED_SIZES[kind] * length for kind, _, length in arrays)
 
 
 class AttentionPortable(Implementation):
