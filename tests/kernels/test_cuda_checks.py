@@ -251,6 +251,16 @@ def test_attention(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name in kernels if name.startswith("attention")]
 
 
+@pytest.mark.parametrize("lying", [False, True])
+def test_attention_of_few_queries(lying: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work groups divide the keys, and work items keys and channels that do not fill them."""
+    fields: dict[str, Any] = {"queries": 3, "depth": 44, "columns": 20, "lying_values": lying}
+    cases = tuple(Attention(keys=keys, mask=(1, 1, 3, keys), **fields) for keys in (45, 301))
+    kernels = check(cases, MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
+    names = [name.rpartition("_")[0] for name in kernels]
+    assert (names.count("attention_split"), names.count("join_attention")) == (2, 1)
+
+
 SENT = """\
     unsigned long long *const inbox = (unsigned long long *)(scratch + 48);
     inbox_begin(inbox);

@@ -12,14 +12,16 @@ from cases.base import Sheet
 from dice import Seeded
 from litegpu import GpuDelegate
 from litegpu.backends.execution import Executable
+from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, EpilogueOp, Graph
 from litegpu.host.private_files import Folder
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP32
-from litegpu.ops.attention import ATTENTION
+from litegpu.ops.attention import ATTENTION, STATE
 from litegpu.ops.common.matmul_spec import MatmulAttributes
+from litegpu.ops.join_attention import JOIN_ATTENTION
 from litegpu.ops.softmax import SoftmaxAttributes
 from litegpu.passes.base import PassResult
 from litegpu.passes.fuse_attention import fuse_attention as merge
@@ -130,20 +132,51 @@ def test_keys_that_lie_the_other_way_round(across: bool, shared: bool) -> None:
     assert node.attributes.across == (False, False, False, False)
 
 
-@pytest.mark.parametrize("rows", [4, 128])
-def test_few_queries_do_not_transpose_a_long_cache(rows: int) -> None:
+def long_cache(rows: int, turned: bool = True) -> Graph:
+    """Return attention of a cache of 4096 positions; `turned` values are [depth, positions]."""
     builder = GraphBuilder()
-    query, key, value = (
-        builder.input(1, 1, *size) for size in ((rows, 64), (4096, 64), (64, 4096))
-    )
+    sizes = ((rows, 64), (4096, 64), (64, 4096) if turned else (4096, 64))
+    query, key, value = (builder.input(1, 1, *size) for size in sizes)
     scores = matmul(builder, query, key, (1, 1, rows, 4096), transposed=(False, True))
     weights = softmax(builder, scores)
-    result = matmul(builder, weights, value, (1, 1, rows, 64), transposed=(False, True))
-    if rows == 128:
-        assert ops(applied(fuse_attention, builder.graph(result))) == ["INDEX_MAP", ATTENTION]
-        return
-    (line,) = untouched(fuse_attention, builder.graph(result)).declined
-    assert line == "SOFTMAX 1: few queries would transpose many keys or values"
+    result = matmul(builder, weights, value, (1, 1, rows, 64), RELU, transposed=(False, turned))
+    return builder.graph(result)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_few_queries_read_a_long_cache_in_place(turned: bool) -> None:
+    graph = long_cache(4, turned)
+    parts, join = applied(fuse_attention, graph).graph.nodes
+    assert (parts.op, join.op) == (ATTENTION, JOIN_ATTENTION)
+    assert parts.inputs == graph.inputs
+    assert (parts.attributes.turned, parts.attributes.parts) == (turned, DEVICE.compute_units)
+    assert (parts.epilogue, join.epilogue) == ((), (RELU,))
+    assert (parts.index, parts.merged, join.index, join.merged) == (0, (1,), 2, ())
+    assert join.outputs == graph.outputs
+    found = applied(fuse_attention, graph).graph.values[parts.outputs[0]]
+    assert found.shape == (1, DEVICE.compute_units, 4, 64 + STATE)
+    assert found.precise
+
+
+def test_few_queries_do_not_transpose_a_long_cache() -> None:
+    assert ops(applied(fuse_attention, long_cache(128))) == ["INDEX_MAP", ATTENTION]
+    (line,) = untouched(fuse_attention, long_cache(16)).declined
+    assert line.startswith("SOFTMAX 1: there are more than 8 queries per head")
+    assert line.endswith("few queries would transpose many keys or values")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_other_kernels_replace_one_that_failed_before(turned: bool) -> None:
+    failures = Failures(unsafe={"attention_split": "the device was lost"})
+    fusions = Fusions(DeviceTarget(DEVICE, FP32, failures=failures))
+    graph = long_cache(4, turned)
+    found = merge(graph, fusions)
+    assert [node.op for node in found.graph.nodes] == (
+        [node.op for node in graph.nodes] if turned else [ATTENTION]
+    )
+    assert [selection.failed for _, selection in fusions.failed] == [
+        {"attention_split": "the device was lost"}
+    ]
 
 
 def test_values_that_lie_the_other_way_round() -> None:
@@ -371,7 +404,8 @@ def _deep(builder: GraphBuilder) -> Graph:
         (_many_dimensions, "values have more than 4 dimensions"),
         (
             _deep,
-            "the kernel is for cuda devices; heads have 129 channels; at most 128 are supported",
+            "there are too few keys to divide them between work items; the kernel is for cuda "
+            "devices; heads have 129 channels; at most 128 are supported",
         ),
     ],
 )
@@ -381,15 +415,17 @@ def test_why_it_declines(write: Write, reason: str) -> None:
 
 
 CUDA = {"backend": "cuda", "compute_capability": (9, 0)}
+FEW_KEYS = "there are too few keys to divide them between work items"
+MANY_QUERIES = "there are more than 8 queries per head"
 FEW_BUFFERS = "the kernel needs 5 buffers, but the device permits 4"
 
 
 @pytest.mark.parametrize(
     ("facts", "tokens", "reason"),
     [
-        ({"max_arguments": 4}, 7, f"the kernel is for cuda devices; {FEW_BUFFERS}"),
-        ({**CUDA, "max_arguments": 4}, 7, FEW_BUFFERS),
-        ({**CUDA, "max_arguments": 4}, 40, FEW_BUFFERS),
+        ({"max_arguments": 4}, 7, f"{FEW_KEYS}; the kernel is for cuda devices; {FEW_BUFFERS}"),
+        ({**CUDA, "max_arguments": 4}, 7, f"{FEW_KEYS}; {FEW_BUFFERS}"),
+        ({**CUDA, "max_arguments": 4}, 40, f"{MANY_QUERIES}; {FEW_BUFFERS}"),
     ],
 )
 def test_devices_that_decline(facts: dict[str, Any], tokens: int, reason: str) -> None:

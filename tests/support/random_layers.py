@@ -188,7 +188,7 @@ def attention(dice: Dice) -> Case:
     rows = across and not has_mask and dice.flag()
     rotary = "" if packed else dice.one_of("", *spellings)
     plain = not (rows or packed or projected or rotary) and share in (1, heads)
-    lying = plain and dice.flag()
+    lying, lying_values = plain and dice.flag(), plain and dice.flag()
     return Attention(
         batch=batch,
         heads=heads,
@@ -199,9 +199,10 @@ def attention(dice: Dice) -> Case:
         columns=0 if packed else dice.number(0, 20),
         across=across,
         rows=rows,
-        regrouped=not (rows or lying) and dice.flag(),
+        regrouped=not (rows or lying or lying_values) and dice.flag(),
         turned=not rows and dice.flag(),
         lying=lying,
+        lying_values=lying_values,
         scale=dice.one_of(None, 0.25, 1.5),
         mask=(*masked, keys) if has_mask else None,
         hidden=dice.number(0, keys - 1) if has_mask else 0,
