@@ -9,21 +9,45 @@ import numpy as np
 import pytest
 
 from backend_suite import *  # noqa: F403
-from backend_suite import ADD_ONE, CELL, FLOATS, GROUP, floats, kernel, program, ready
+from backend_suite import ADD_ONE, CELL, FLOATS, GROUP, floats, kernel, launch, program, ready
 from cuda_emulator import needs_emulator
 from litegpu import backends
 from litegpu.backends.base import Device
-from litegpu.backends.buffers import Bindings
+from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.cuda.context import CUDAContext
 from litegpu.backends.program import BufferRange, Launch
 from simulated_cuda import put_in_place
 
 pytestmark = needs_emulator
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+@pytest.fixture(params=[1 << 20, 0], ids=["early", "late"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A device whose contexts stage inputs and outputs early, or when a run needs them."""
+    monkeypatch.setattr("litegpu.backends.cuda.context._EARLY_BYTES", request.param)
     put_in_place(monkeypatch)
     return backends.BACKENDS["cuda"].open(0)
+
+
+def test_device_memory_needs_no_pinned_buffers(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litegpu.backends.cuda.context._EARLY_BYTES", 0)
+    built = program([kernel("add_one", ADD_ONE)], [launch("add_one", 1, 0)], [0], [1])
+    source, target = device.allocate(CELL), device.allocate(CELL)
+    source.write(floats())
+    with contextlib.closing(ready(device, built)) as context:
+        assert isinstance(context, CUDAContext)
+        for bind in (context.bind, context.bind_cached):
+            bind(Bindings((source,), (target,))).run()
+            np.testing.assert_array_equal(target.read().view(np.float32), floats() + 1)
+        assert [*context.inputs, *context.outputs] == [(0, CELL), (0, CELL)]
+        result = np.zeros(FLOATS, np.float32)
+        context.run(Bindings((source,), (HostBuffer.of(result),)))
+        np.testing.assert_array_equal(result, floats() + 1)
+        assert not context.inputs[0][0] and context.outputs[0][0]
+        context.pinned()
+        assert all(address for address, _ in (*context.inputs, *context.outputs))
 
 
 def test_arguments_begin_in_the_middle_of_memory_that_is_bound(device: Device) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from litegpu import ExecutionError, GpuDelegate
+from litegpu import ExecutionError, GpuDelegate, backends
 from litegpu.backends.base import Device
+from litegpu.backends.buffers import Bindings, DeviceBuffer
 from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.opencl.context import OpenCLContext
 from litegpu.engine.compiled import CompiledPartition
+from litegpu.errors import DeviceMemoryError
 from litegpu.options import InferencePreference
 from small_models import assert_close, chain, interpreter, random, reference, run
 
@@ -34,6 +39,37 @@ def test_partitions_are_run_once_when_they_are_compiled(
     target.allocate_tensors()
     assert runs == [1, 1]
     x = random(2, 4, 4, 4)
+    assert_close(run(target, x), reference(model, x))
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_large_inputs_and_outputs_of_the_first_run_are_on_the_device(
+    backend: str, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litegpu.engine.compiled._LARGE_BYTES", 100)
+    bound: list[Bindings] = []
+    for kind in (ExecutionContext, OpenCLContext):
+        first_run = kind.first_run
+
+        def noted(
+            self: Any, bindings: Bindings, first_run: Callable[..., None] = first_run
+        ) -> None:
+            bound.append(bindings)
+            first_run(self, bindings)
+
+        monkeypatch.setattr(kind, "first_run", noted)
+
+    def full(*_: object) -> None:
+        raise DeviceMemoryError("no room")
+
+    delegate = GpuDelegate(backend=backend, cache=False)
+    model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
+    with monkeypatch.context() as patched:
+        if not has_room:
+            patched.setattr(type(backends.BACKENDS[backend].open(0)), "allocate", full)
+        target = interpreter(model, delegate)
+    buffers = (*bound[0].inputs, *bound[0].outputs)
+    assert {isinstance(buffer, DeviceBuffer) for buffer in buffers} == {has_room}
     assert_close(run(target, x), reference(model, x))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
@@ -18,11 +19,12 @@ from litegpu.backends.program import Program
 from litegpu.engine.facts import PartitionFacts
 from litegpu.engine.lethal import lethal_kernel
 from litegpu.engine.ranges import RangeWatch
-from litegpu.errors import DeviceLostError
+from litegpu.errors import DeviceLostError, DeviceMemoryError
 from litegpu.graph import DType, Graph, Value
 from litegpu.ops.base import as_float32
 
 _log = logging.getLogger("litegpu")
+_LARGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,10 @@ class CompiledPartition:
 
         Raises ExecutionError when the device fails.
         """
-        buffers = self.buffers()
+        sizes = self.sizes()
+        ends = [_zeros(nbytes, device) for _, nbytes in sizes]
         try:
-            self.context.first_run(
-                self.bindings(
-                    [c_void_p(buffers[v].ctypes.data) for v in self.inputs],
-                    [c_void_p(buffers[v].ctypes.data) for v in self.outputs],
-                )
-            )
+            self.context.first_run(self.watched(ends[: len(self.inputs)], ends[len(self.inputs) :]))
         except DeviceLostError as error:
             self.blame(error, device)
             raise
@@ -168,6 +166,20 @@ class CompiledPartition:
     def disown(self) -> None:
         """Drop the reference to the executable; the context remains usable."""
         self.executable.close(self.context)
+
+
+def _zeros(nbytes: int, device: Device) -> Buffer:
+    """Return memory filled with zeros: on the device if it is large, and the device has room.
+
+    The context then needs no host memory for copies, which later runs may not need either.
+    """
+    zeros = np.zeros(nbytes, np.uint8)
+    if nbytes > _LARGE_BYTES:
+        with contextlib.suppress(DeviceMemoryError):
+            buffer = device.allocate(nbytes)
+            buffer.write(zeros)
+            return buffer
+    return HostBuffer.of(zeros)
 
 
 def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:

@@ -23,7 +23,7 @@ from litegpu.backends.cuda.driver import (
     driver,
     ready,
 )
-from litegpu.backends.cuda.io_bindings import IoBindings, staged
+from litegpu.backends.cuda.io_bindings import IoBindings, Span, is_external, staged
 from litegpu.backends.cuda.l2_prefetch import prefetch_bytes, prefetch_ranges
 from litegpu.backends.cuda.occupancy import launch_config
 from litegpu.backends.cuda.profile import CUDAProfiler
@@ -49,6 +49,11 @@ _DIRECT_BYTES = 4 << 10
 A kernel stores rows float by float if their size is not a multiple of 16 bytes. Writing 64 KiB of
 such rows to host memory took 28 µs more than writing to GPU memory. A kernel that copies the output
 from GPU memory to host memory takes 1 to 2 µs.
+"""
+_EARLY_BYTES = 1 << 20
+"""Maximum size in bytes of an input or output with a pinned buffer before a run needs it.
+
+The signatures of a language model have caches of hundreds of MB, which stay in device memory.
 """
 
 
@@ -111,31 +116,52 @@ class CUDAContext(ExecutionContext):
         making = (cu.cuMemAlloc, cu.cuMemFree, nbytes)
         self._memory = provide(self.device, self.owned, nbytes, "", *making)
         call(cu.cuMemsetD8Async, self._memory, 0xFF, nbytes, self.stream)
-        self.inputs = [self._stage(part) for part in program.inputs]
-        """The address of each input's pinned buffer, and its size in bytes."""
-        self.outputs = [self._stage(part) for part in program.outputs]
-        self._bound = self._graphs[self._from_host()] = self._graph_of(self._from_host())
+        self.inputs = [*map(self._early, program.inputs)]
+        """The address of each input's pinned buffer, 0 before a run needs it, and its size."""
+        self.outputs = [*map(self._early, program.outputs)]
+        self._bound = self._graphs[self._staged()] = self._graph_of(self._staged())
         self.ready = True
 
-    def _stage(self, part: BufferRange) -> tuple[int, int]:
+    def _early(self, part: BufferRange) -> Span:
+        """Stage an input or output unless it is large; a run may bind device memory to it."""
+        return (0, part.size) if part.size > _EARLY_BYTES else self._stage(part)
+
+    def stage(self, bindings: Bindings | None = None) -> None:
+        """Allocate the missing pinned buffers of a run, or all of them without `bindings`.
+
+        Raises DeviceMemoryError if memory is insufficient.
+        """
+        given = (None, None) if bindings is None else (bindings.inputs, bindings.outputs)
+        sides = (self.inputs, self.program.inputs), (self.outputs, self.program.outputs)
+        for buffers, (spans, parts) in zip(given, sides, strict=True):
+            for number, (span, part) in enumerate(zip(spans, parts, strict=True)):
+                external = buffers is not None and is_external(buffers[number], span)
+                if not span[0] and not external:
+                    spans[number] = self.device.within(partial(self._stage, part))
+
+    def _stage(self, part: BufferRange) -> Span:
         cu, nbytes = driver(), round_up(part.size, UNIT)
         making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, nbytes, 0)
         return provide(self.device, self.owned, nbytes, PINNED, *making), part.size
 
-    def _from_host(self) -> IoBindings:
+    def _staged(self) -> IoBindings:
         return staged(self.inputs), staged(self.outputs)
 
     def host_graph(self) -> Graph:
         """Return the graph that copies all inputs and outputs."""
-        return self._graphs[self._from_host()]
+        self.stage()
+        return self._graph(self._staged())
 
     def graph_of(self, io: IoBindings) -> Graph:
         """Return the graph for bindings of the context's memory, which is captured only once."""
         self.check_alive()
+        self._bound = self._graph(io)
+        return self._bound
+
+    def _graph(self, io: IoBindings) -> Graph:
         if io not in self._graphs:
             self._graphs[io] = self.device.within(partial(self._graph_of, io))
-        self._bound = self._graphs[io]
-        return self._bound
+        return self._graphs[io]
 
     def graph_on(self, io: IoBindings, owned: Handles) -> Graph:
         """Capture a graph that uses external memory; `owned` owns the graph."""
@@ -276,6 +302,7 @@ class CUDAContext(ExecutionContext):
             kind = MemoryKind.PINNED
             return tuple(HostBuffer(ctypes.c_void_p(at), size, kind) for at, size in spans)
 
+        self.stage()
         return Bindings(host_buffers(self.inputs), host_buffers(self.outputs))
 
     def bind(self, bindings: Bindings) -> CUDASubmission:
@@ -295,6 +322,7 @@ class CUDAContext(ExecutionContext):
     ) -> CUDASubmission:
         self.check_alive()
         bindings.check(self.program, self.device)
+        self.stage(bindings)
         return CUDASubmission(self, bindings, stream, repeated)
 
     def make_event(self) -> int:
