@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from every_backend import on_every_backend
 from litegpu import GpuDelegate
 from litegpu.graph import Quantization
 from litegpu.zoo.writer import ModelWriter
@@ -64,3 +65,33 @@ def test_scales_of_tiny_rows_are_rounded_once(asymmetric: bool) -> None:
     (got,) = run(interpreter(writer.build(), delegate), floats)
     assert delegate.report is not None and delegate.report.whole_graph, delegate.error
     np.testing.assert_array_equal(got, reference(writer.build(), floats)[0])
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize(
+    ("inputs", "bits"), [(5, 8), (42, 8), (42, 4), (1031, 8), (4100, 4)], ids=str
+)
+@on_every_backend
+def test_rows_of_all_magnitudes(backend: str, inputs: int, bits: int, asymmetric: bool) -> None:
+    """Scales are rounded as the CPU rounds them, from 1e-30 to 1e30."""
+    rows = 64 if inputs > 1000 else 512
+    random = np.random.default_rng(inputs + bits)
+    most = 2 ** (bits - 1) - 1
+    weights = random.integers(-most, most + 1, (9, inputs)).astype(np.int8)
+    writer = ModelWriter()
+    x = writer.input((rows, inputs))
+    scales = Quantization((0.03,), (0,))
+    w = writer.constant(weights, f"int{bits}", quantization=scales)
+    options = {"asymmetric_quantize_inputs": asymmetric}
+    writer.output(writer.op("FULLY_CONNECTED", [x, w], [(rows, 9)], options=options, version=9))
+    magnitudes = 10.0 ** random.uniform(-30, 30, (rows, 1))
+    signs = random.choice([[-1, 1], [0, 1], [-1, 0], [0.9, 1]], rows)
+    floats = (random.uniform(signs[:, :1], signs[:, 1:], (rows, inputs)) * magnitudes).astype(
+        np.float32
+    )
+    floats[0] = 0
+    content = writer.build()
+    delegate = GpuDelegate(backend=backend)
+    (got,) = run(interpreter(content, delegate), floats)
+    assert delegate.report is not None and delegate.report.whole_graph, delegate.error
+    np.testing.assert_array_equal(got, reference(content, floats)[0])

@@ -1,4 +1,4 @@
-"""ROW_SCALES: computes scales and zero points that quantize float rows to int8."""
+"""ROW_SCALES: computes scales and zero points for int8 from the ranges of float rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
 from litegpu.ops.common.units import Unit
-from litegpu.ops.common.work_groups import shared_items
 
 ROW_SCALES = "ROW_SCALES"
 
@@ -24,7 +23,6 @@ class RowScalesAttributes:
 class RowScales(InternalOp):
     """Computes scales from each row's minimum and maximum, for dynamic quantization.
 
-    The inputs are the minima and maxima, or the rows themselves; rows then lie along the channels.
     The results are scales, inverse scales and, for asymmetric rows, zero points, [..., 1] each.
     """
 
@@ -33,20 +31,14 @@ class RowScales(InternalOp):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: RowScalesAttributes = node.attributes
         dst = ctx.storage(node.outputs[0])
-        whole = len(node.inputs) == 1
-        sources = ("src",) if whole else ("least", "most")
-        items = 1
-        if whole:
-            items = shared_items(dst.rows, ctx.storage(node.inputs[0]).channel_blocks, ctx)
         request = KernelRequest(
             template="row_scales",
-            grid=(items, dst.rows, 1),
-            local=(items, 1, 1) if items > 1 else (1, 64, 1),
+            grid=(1, dst.rows, 1),
+            local=(1, 64, 1),
             output=node.outputs[0],
-            reads=dict(zip(sources, node.inputs, strict=True)),
+            reads=dict(zip(("least", "most"), node.inputs, strict=True)),
             writes=dict(zip(("inverses", "zeros"), node.outputs[1:], strict=False)),
-            variables={"symmetric": attributes.symmetric, "whole": whole, "ITEMS": items},
-            shared=(("float4", "lows", items), ("float4", "highs", items)) if items > 1 else (),
+            variables={"symmetric": attributes.symmetric},
             work={Unit.INT32: 200 * dst.rows},
         )
         return (request,)

@@ -13,11 +13,9 @@ from litegpu.ops.common.window import Window
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.loops import Body
+from litegpu.ops.quantize_rows import QUANTIZE_ROWS, QuantizeRowsAttributes
 from litegpu.ops.reduce import ReduceAttributes, direct_steps
 from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
-
-_LONGEST_ROW = 1 << 14
-"""Maximum elements of a row whose range one work group finds; longer ones are reduced in steps."""
 
 
 @dataclass
@@ -26,7 +24,8 @@ class FloatRows:
 
     If `symmetric`, the greatest magnitude of a row is mapped to 127, and 0 is mapped to 0.
     Otherwise, the range from the least to the greatest element of a row, extended to include 0, is
-    mapped to -128 to 127.
+    mapped to -128 to 127. A row of one axis is quantized by one node, a longer one in several
+    steps.
     """
 
     index: int
@@ -39,30 +38,44 @@ class FloatRows:
     """Number of elements that the CPU rounds as one vector; scalar code rounds the remaining
     elements.
     """
+    factor_of_sums: int = 0
+    """If set, `scaled_sums` has that number times the sum of a row's bytes, times its scale. Rows
+    have one axis then.
+    """
     nodes: list[Node] = field(default_factory=list)
     scale: int = ABSENT
     zero: int = ABSENT
     """Value ids of the rows' scales and zero points; ABSENT if zero points are 0."""
-    inverse: int = ABSENT
+    scaled_sums: int = ABSENT
+    _inverse: int = ABSENT
+    _bytes: int = ABSENT
 
     def __post_init__(self) -> None:
         """Create the nodes that compute the scale of each row."""
-        ranges: tuple[int, ...] = (self.source.id,)
-        if self.axes > 1 or self.source.shape[-1] > _LONGEST_ROW:
-            ranges = tuple(self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
-        shape = self._shape_of_scales
-        self.scale = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
-        self.inverse = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
-        outputs: tuple[int, ...] = (self.scale, self.inverse)
+        self.scale = self._new_scale()
         if not self.symmetric:
-            self.zero = self.new_value(shape, dtype=DType.INT32)
-            outputs = (*outputs, self.zero)
+            self.zero = self.new_value(self._shape_of_scales, dtype=DType.INT32)
+        if self.axes == 1:
+            self._quantize_at_once()
+            return
+        self._inverse = self._new_scale()
+        ranges = tuple(self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
+        outputs = _present(self.scale, self._inverse, self.zero)
         attributes = RowScalesAttributes(self.symmetric)
         self._append(ROW_SCALES, ranges, outputs, attributes=attributes)
 
+    def _quantize_at_once(self) -> None:
+        self._bytes = self.new_value(self.source.shape, dtype=DType.INT8)
+        if self.factor_of_sums:
+            self.scaled_sums = self._new_scale()
+        body = self.source.shape[-1] // self.vector * self.vector
+        attributes = QuantizeRowsAttributes(self.symmetric, body, self.factor_of_sums)
+        outputs = _present(self._bytes, self.scale, self.zero, self.scaled_sums)
+        self._append(QUANTIZE_ROWS, (self.source.id,), outputs, attributes=attributes)
+
     def stored(self) -> int:
         """Return the value id of the int8 rows."""
-        return self._rounded(self.source.id, DType.INT8)
+        return self._rounded(self.source.id, DType.INT8) if self._bytes == ABSENT else self._bytes
 
     def centred(self) -> int:
         """Return the value id of the rows as int32 after subtraction of their zero points."""
@@ -94,6 +107,9 @@ class FloatRows:
         image = replace(self.source, id=padded, shape=shape, dtype=DType.INT8)
         return image, replace(window, pads=(0, 0))
 
+    def _new_scale(self) -> int:
+        return self.new_value(self._shape_of_scales, dtype=DType.FLOAT32, precise=True)
+
     @property
     def _shape_of_scales(self) -> Shape:
         return (*self.source.shape[: -self.axes], *(1,) * self.axes)
@@ -110,7 +126,7 @@ class FloatRows:
 
     def _rounded(self, source: int, dtype: DType, more: tuple[EpilogueOp, ...] = ()) -> int:
         run = math.prod(self.source.shape[-self.axes :])
-        by = (self.inverse,)
+        by = (self._inverse,)
         epilogue_ops = Body(run, run // self.vector * self.vector).epilogue(
             "ROUND_ROWS", EpilogueOp("ROUND_ROWS", by), EpilogueOp("ROUND_ROWS_TAIL", by)
         )
@@ -130,3 +146,7 @@ class FloatRows:
         self, op: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **others: Any
     ) -> None:
         self.nodes.append(Node(self.index, op, 1, inputs, outputs, **others))
+
+
+def _present(*values: int) -> tuple[int, ...]:
+    return tuple(v for v in values if v != ABSENT)

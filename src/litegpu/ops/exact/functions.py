@@ -172,6 +172,20 @@ _ROWS_TAIL = (
     f"ADD4_I32({_WHOLE}, SUB4_I32({_one_if(f'LESS_EQUAL4(SPLAT4(0.5f), {_REST})')}, "
     f"{_one_if(f'LESS_EQUAL4({_REST}, SPLAT4(-0.5f))')}))"
 )
+
+
+def rounded_rows(body: int, *, tail: bool) -> str:
+    """Return the text of floats {a} times an inverse scale {b}, rounded as ROUND_ROWS does.
+
+    The first `body` elements {i} of a row are rounded by ROUND_ROWS, and a `tail` after them by
+    ROUND_ROWS_TAIL.
+    """
+    if not tail:
+        return _ROWS_BODY
+    in_the_body = f"LESS4_I32({{i}}, SPLAT4_I32({body}))"
+    return _where(in_the_body, _ROWS_BODY, _ROWS_TAIL) if body else _ROWS_TAIL
+
+
 _FLOAT_SUM = "CAST4_I32_F32({a})"
 _BY_BOTH = _unfused(f"{_FLOAT_SUM} * {_unfused('{b} * {c}')}")
 _BY_WEIGHTS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{c}}')} * {{b}}")

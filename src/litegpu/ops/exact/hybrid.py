@@ -217,8 +217,12 @@ class HybridFullyConnected(_Hybrid):
             rows = FloatRows(node.index, source, 1, False, new_value)
             nodes = (_by_blocks(graph, node, rows),)
         elif nibbles.multiplies_nibbles(weights):
-            rows = FloatRows(node.index, source, 1, True, new_value, vector=inputs + 1)
-            nodes = _by_nibbles(graph, node, rows)
+            rows = FloatRows(
+                *(node.index, source, 1, True, new_value),
+                vector=inputs + 1,
+                factor_of_sums=nibbles.SUBTRACTED,
+            )
+            nodes = (_by_nibbles(graph, node, rows),)
         else:
             rows = FloatRows(node.index, source, 1, not is_asymmetric(node), new_value)
             epilogue = (
@@ -273,15 +277,13 @@ def _by_blocks(graph: Graph, node: Node, rows: FloatRows) -> Node:
     return replace(product, inputs=(*product.inputs, rows.scale, rows.zero))
 
 
-def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
-    """Return the nodes that multiply rows by 4-bit weights; the last node is the product."""
+def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> Node:
+    """Return the node that multiplies rows by 4-bit weights."""
     weights, new_value = graph.values[node.inputs[1]], rows.new_value
-    stored = rows.stored()
-    excess, summing = nibbles.excess(rows, stored, node)
     scales = _quantization(weights).scale
     factors = constant_operand(new_value, np.array(scales, np.float32))
     bias = bias_of(node)
-    function, operands = "ADD_PRODUCT", [excess, factors]
+    function, operands = "ADD_PRODUCT", [rows.scaled_sums, factors]
     by_one = len(set(scales)) == 1
     if by_one:
         function += "_BY_ONE"
@@ -296,7 +298,7 @@ def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
         *activation_epilogue(node.params),
     )
     raised = nibbles.raised(weights, new_value)
-    return summing, _matrix_product(node, stored, weights, raised, epilogue)
+    return _matrix_product(node, rows.stored(), weights, raised, epilogue)
 
 
 def _matrix_product(

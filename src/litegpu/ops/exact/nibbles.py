@@ -6,18 +6,15 @@ subtracts the effect of the offset 7 from the sums in float32, with rounding.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from litegpu.graph import ABSENT, DType, EpilogueOp, Node, Value
+from litegpu.graph import DType, Value
 from litegpu.host.large_arrays import LEAST
 from litegpu.ops.base import NewValue
-from litegpu.ops.common.window import POINT
-from litegpu.ops.exact.float_rows import FloatRows
-from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 
 _ADDED = 7
+SUBTRACTED = -_ADDED
+"""The CPU subtracts the added 7 as this number times the sum of a row's bytes, times its scale."""
 _MIN_OUTPUTS, _MIN_INPUTS = 4, 32
 """The minimum number of outputs and inputs for which the CPU uses its 4-bit kernel."""
 
@@ -41,27 +38,3 @@ def raised(weights: Value, new_value: NewValue) -> int:
     """Return the value id of the weights with 7 added, as int8."""
     data = np.asarray(weights.data).astype(np.int8) + np.int8(_ADDED)
     return new_value(weights.shape, data, dtype=DType.INT8)
-
-
-def excess(rows: FloatRows, stored: int, like: Node) -> tuple[int, Node]:
-    """Return the value id of the correction for the added 7, and the node that computes it.
-
-    The correction [..., 1] has one element per row of `stored`: -7 times the sum of the row's
-    bytes, times the row's scale. `like` is the node of the product.
-    """
-    inputs = rows.source.shape[-1]
-    shape = (1, 1, 1, inputs)
-    weights = rows.new_value(shape, np.full(shape, -_ADDED, np.int8), dtype=DType.INT8)
-    found = rows.new_value((*rows.source.shape[:-1], 1), dtype=DType.FLOAT32, precise=True)
-    one = rows.new_value((), np.array(1, np.float32))
-    attributes = QuantizedConvAttributes(POINT, weights, ABSENT, shape, 1, 0, 0)
-    epilogue = (EpilogueOp("SCALE_SUM", (rows.scale, one)),)
-    node = replace(
-        like,
-        op=QUANTIZED_CONV,
-        inputs=(stored,),
-        outputs=(found,),
-        attributes=attributes,
-        epilogue=epilogue,
-    )
-    return found, node
