@@ -85,7 +85,7 @@ def test_rows_of_all_magnitudes(backend: str, inputs: int, bits: int, asymmetric
     options = {"asymmetric_quantize_inputs": asymmetric}
     writer.output(writer.op("FULLY_CONNECTED", [x, w], [(rows, 9)], options=options, version=9))
     magnitudes = 10.0 ** random.uniform(-30, 30, (rows, 1))
-    signs = random.choice([[-1, 1], [0, 1], [-1, 0], [0.9, 1]], rows)
+    signs = random.choice(np.array([[-1, 1], [0, 1], [-1, 0], [0.9, 1]]), rows)
     floats = (random.uniform(signs[:, :1], signs[:, 1:], (rows, inputs)) * magnitudes).astype(
         np.float32
     )

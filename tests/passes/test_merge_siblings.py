@@ -13,6 +13,8 @@ from litegpu.ops.base import as_float32
 from litegpu.ops.common.window import POINT
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.exact.functions import in_body
+from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.passes import PassResult
 from litegpu.passes.merge_siblings import merge_siblings
 from litegpu.zoo.writer import TensorRef
@@ -128,6 +130,50 @@ def test_equal_epilogue_ops_are_done_together() -> None:
     assert "CONV_2D" not in ops(result)[1:]
 
 
+def test_constants_of_epilogues_are_joined() -> None:
+    """A single number counts for all channels; what has one element per pixel is read by all."""
+    builder = GraphBuilder()
+    source, scale = builder.input(*SHAPE), builder.input(1, 3, 2, 1)
+    each, one = builder.constant(8), builder.constant(1)
+    output = [
+        builder.conv(source, 8, 1, [EpilogueOp("ADD", (each,)), EpilogueOp("MUL", (scale,))]),
+        builder.conv(source, 4, 1, [EpilogueOp("ADD", (one,)), EpilogueOp("MUL", (scale,))]),
+    ]
+    result = applied(merge_siblings, finished(builder, output))
+    added, multiplied = result.graph.nodes[0].epilogue
+    (joined,) = added.operands
+    data = result.graph.values[joined].data
+    assert data is not None
+    assert data.tolist() == [*(float(i) for i in range(1, 9)), 1.0, 1.0, 1.0, 1.0]
+    assert multiplied == EpilogueOp("MUL", (scale,))
+
+
+def test_different_scales_of_pixels_stay_apart() -> None:
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    scales = [builder.input(1, 3, 2, 1) for _ in range(2)]
+    output = [builder.conv(source, 4, 1, [EpilogueOp("MUL", (v,))]) for v in scales]
+    assert untouched(merge_siblings, finished(builder, output)).declined == ()
+
+
+def test_products_of_quantized_rows_are_joined() -> None:
+    builder = GraphBuilder()
+    source, scale = builder.input(*SHAPE), builder.input(1, 3, 2, 1)
+    output = []
+    for outputs in (8, 12):
+        weights = builder.constant(outputs, 1, 1, 5, dtype="int8")
+        factors = builder.constant(outputs)
+        attributes = QuantizedConvAttributes(POINT, weights, ABSENT, (outputs, 1, 1, 5), 1, 0, 0)
+        epilogue = [EpilogueOp("SCALE_SUM", (scale, factors))]
+        shape = (*SHAPE[:3], outputs)
+        output.append(builder.node(QUANTIZED_CONV, [source], shape, epilogue, attributes))
+    result = applied(merge_siblings, finished(builder, output))
+    merged = result.graph.nodes[0]
+    assert (merged.op, merged.attributes.shape) == (QUANTIZED_CONV, (20, 1, 1, 5))
+    assert result.graph.values[merged.attributes.weights].dtype is DType.INT8
+    assert [result.graph.values[v].elements for v in merged.epilogue[0].operands] == [6, 20]
+
+
 def channels_of(result: PassResult) -> list[int]:
     """Return the channels of each convolution."""
     nodes = result.graph.nodes
@@ -190,9 +236,13 @@ def test_heads_are_parts_of_parts() -> None:
     assert result.graph.nodes[0].attributes.shape == (48, 1, 1, 12)
 
 
-@pytest.mark.parametrize(("channels", "heads"), [(20, 5), (24, 4)], ids=["padded", "odd depth"])
-def test_heads_that_would_be_copied_are_none(channels: int, heads: int) -> None:
-    result = untouched(merge_siblings, _with_heads(GraphBuilder(), channels, heads))
+def test_heads_that_are_always_copied_are_copied_from_parts() -> None:
+    result = applied(merge_siblings, _with_heads(GraphBuilder(), 24, 4))
+    assert result.graph.nodes[0].attributes.shape == (48, 1, 1, 12)
+
+
+def test_heads_that_would_be_copied_are_none() -> None:
+    result = untouched(merge_siblings, _with_heads(GraphBuilder(), 20, 5))
     reason = "a reader determines where its result is stored"
     assert result.declined == (f"FULLY_CONNECTED 0: {reason}", f"FULLY_CONNECTED 1: {reason}")
 
@@ -220,8 +270,23 @@ def _with_groups(builder: GraphBuilder) -> Graph:
 
 
 def _with_operands(builder: GraphBuilder) -> Graph:
-    source, other = builder.input(*SHAPE), builder.constant(4)
+    source, other = builder.input(*SHAPE), builder.input(1, 1, 1, 4)
     output = [builder.conv(source, 4, 1, [EpilogueOp("ADD", (other,))]) for _ in range(2)]
+    return finished(builder, output)
+
+
+def _with_positions(builder: GraphBuilder) -> Graph:
+    source, scale = builder.input(*SHAPE), builder.constant(4)
+    body = EpilogueOp(in_body("SCALE_BY_WEIGHTS"), (scale, scale), 0, (("run", 4), ("end", 2)))
+    output = [builder.conv(source, 4, 1, [body]) for _ in range(2)]
+    return finished(builder, output)
+
+
+def _of_bytes(builder: GraphBuilder) -> Graph:
+    source = builder.input(*SHAPE)
+    output = [builder.conv(source, 4) for _ in range(2)]
+    for v in output:
+        builder.values[v] = replace(builder.values[v], dtype=DType.INT8)
     return finished(builder, output)
 
 
@@ -251,7 +316,9 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_an_output, "the result is an output of the partition"),
     (_with_computed_weights, "the weights are computed or form groups"),
     (_with_groups, "the weights are computed or form groups"),
-    (_with_operands, "the epilogue reads further values"),
+    (_with_operands, "the epilogue reads further values, or depends on the channel"),
+    (_with_positions, "the epilogue reads further values, or depends on the channel"),
+    (_of_bytes, "a part of the bytes would not begin at a whole vector"),
     (_before_epilogues, "COPY 2 becomes an epilogue op of it"),
     (_before_a_sum, "COPY 2 becomes an epilogue op of it"),
     (_before_a_concatenation, "a reader determines where its result is stored"),

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
 from litegpu.codegen import Storage, round_up
-from litegpu.graph import ABSENT, SELF, Graph, Node, Value
+from litegpu.graph import ABSENT, SELF, DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import FP16, rounding_pays
 from litegpu.ops.base import COPY, as_float32, has
+from litegpu.ops.common.functions import FUNCTIONS, steps_of
 from litegpu.ops.common.placement import reshaped_views
 from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import FLOATS
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.quantized_conv import QUANTIZED_CONV
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label
 
-_MAX_WEIGHTS = 1 << 22
-"""Maximum number of weights of a merged convolution: for larger ones a launch matters little, and
+_MAX_WEIGHT_BYTES = 1 << 24
+"""Maximum size of the weights of a merged convolution: for larger ones a launch matters little, and
 merging copies the weights.
 """
 _OPEN = 16
@@ -53,9 +56,10 @@ class _Group:
 
     def take(self, graph: Graph, node: Node) -> bool:
         """Add a node if the group can still include it."""
-        weights = self.weights + graph.values[node.attributes.weights].elements
+        stored = graph.values[node.attributes.weights]
+        weights = self.weights + stored.elements * max(stored.dtype.size, 1)
         odd = graph.values[node.outputs[0]].shape[-1] % self.unit
-        if weights > _MAX_WEIGHTS or (odd and self.last):
+        if weights > _MAX_WEIGHT_BYTES or (odd and self.last):
             return False
         (self.last if odd else self.whole).append(node)
         self.weights = weights
@@ -66,7 +70,7 @@ def merge_siblings(graph: Graph) -> PassResult:
     """Replace several convolutions by one, if the merge saves launches."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    contractions = [node for node in graph.nodes if has(node, Trait.CONTRACTION)]
+    contractions = [node for node in graph.nodes if _is_contraction(node)]
     readers = Counter(v for node in contractions for v in dict.fromkeys(node.operands))
     found: dict[_Kind, list[_Group]] = {}
     for node in contractions:
@@ -91,6 +95,10 @@ def merge_siblings(graph: Graph) -> PassResult:
     return edit.result()
 
 
+def _is_contraction(node: Node) -> bool:
+    return has(node, Trait.CONTRACTION) or node.op == QUANTIZED_CONV
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """The properties that merged convolutions must share: attributes and rounding.
@@ -106,9 +114,12 @@ class _Kind:
 
 def _kind(graph: Graph, node: Node) -> _Kind:
     output = graph.values[node.outputs[0]]
-    weights = graph.values[node.attributes.weights].elements
+    attributes = node.attributes
+    weights = graph.values[attributes.weights].elements
+    epilogue = tuple(_without_constants(graph, each) for each in node.epilogue)
+    same = replace(attributes, weights=ABSENT, bias=ABSENT, shape=(0, *attributes.shape[1:]))
     return _Kind(
-        (node.op, node.inputs, node.attributes.window, node.epilogue, output.shape[:-1]),
+        (node.op, node.inputs, same, epilogue, output.shape[:-1]),
         FP16.stores_half(4 * output.elements),
         FP16.keeps_fp32_weights(4 * weights),
         rounding_pays(2 * weights * math.prod(output.shape4[:3])),
@@ -123,8 +134,10 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
         return "the weights are computed or form groups"
     if output in graph.outputs:
         return "the result is an output of the partition"
-    if any(epilogue_op.operands for epilogue_op in node.epilogue):
-        return "the epilogue reads further values"
+    if graph.values[output].dtype not in FLOATS.dtypes:
+        return "a part of the bytes would not begin at a whole vector"
+    if not all(_can_join(graph, each, attributes.shape[0]) for each in node.epilogue):
+        return "the epilogue reads further values, or depends on the channel"
     # A part would have to be copied there.
     if reshaped_views(graph, consumers, output, _part(graph.values[output])) is None:
         return "a reader determines where its result is stored"
@@ -132,6 +145,26 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     if len(readers) == 1 and _takes_over(graph, readers[0], output):
         return f"{label(readers[0])} becomes an epilogue op of it"
     return ""
+
+
+def _can_join(graph: Graph, epilogue_op: EpilogueOp, channels: int) -> bool:
+    """Whether all operands are constants of each channel, or have one element per pixel."""
+    if any(FUNCTIONS[step.function].positional for step in steps_of(epilogue_op)):
+        return False
+    operands = (graph.values[v] for v in epilogue_op.operands if v != SELF)
+    return all(
+        each.elements in (1, channels) and each.shape4[3] in (1, channels)
+        if each.is_constant
+        else each.shape4[3] == 1
+        for each in operands
+    )
+
+
+def _without_constants(graph: Graph, epilogue_op: EpilogueOp) -> EpilogueOp:
+    """Return an epilogue op whose constant operands are replaced by ABSENT."""
+    constant = {v for v in epilogue_op.operands if v != SELF and graph.values[v].is_constant}
+    operands = tuple(ABSENT if v in constant else v for v in epilogue_op.operands)
+    return replace(epilogue_op, operands=operands)
 
 
 def _part(value: Value) -> Storage:
@@ -175,6 +208,10 @@ def _merge(edit: Editor, members: list[Node]) -> None:
         siblings=len(members),
     )
     joined = np.concatenate(weights)
+    epilogue = tuple(
+        _joined(edit, alternatives, sizes)
+        for alternatives in zip(*(node.epilogue for node in members), strict=True)
+    )
     attributes = replace(
         first.attributes, weights=edit.new_constant("merged", joined), bias=bias, shape=joined.shape
     )
@@ -183,7 +220,31 @@ def _merge(edit: Editor, members: list[Node]) -> None:
         cut = CopyAttributes(begin=(0, 0, 0, start))
         slice_ = Node(node.index, STRIDED_SLICE, 1, (whole,), node.outputs, attributes=cut)
         edit.nodes[edit.position(node)] = slice_
-    edit.insert_before(
-        edit.position(first), replace(first, outputs=(whole,), attributes=attributes, merged=merged)
+    whole_node = replace(
+        first, outputs=(whole,), attributes=attributes, epilogue=epilogue, merged=merged
     )
+    edit.insert_before(edit.position(first), whole_node)
     edit.applied.append(", ".join(map(label, members)))
+
+
+def _joined(edit: Editor, alternatives: Sequence[EpilogueOp], sizes: Sequence[int]) -> EpilogueOp:
+    """Return one epilogue op for all members, with the constants of all their channels."""
+    values, first = edit.graph.values, alternatives[0]
+    operands = list(first.operands)
+    for position, operand in enumerate(first.operands):
+        if operand == SELF or not values[operand].is_constant:
+            continue
+        constants = [values[each.operands[position]] for each in alternatives]
+        arrays = [
+            np.broadcast_to(np.asarray(each.data).ravel(), size)
+            for each, size in zip(constants, sizes, strict=True)
+        ]
+        joined = np.concatenate(arrays)
+        operands[position] = edit.new_value(
+            constants[0],
+            shape=joined.shape,
+            dtype=DType(joined.dtype.name),
+            data=joined,
+            precise=any(each.precise for each in constants),
+        )
+    return replace(first, operands=tuple(operands))

@@ -66,12 +66,24 @@ def reshaped_views(
             if not has(node, Trait.HOLDS_INPUTS):
                 continue
             output = node.outputs[0]
+            if _always_copies(graph, node):
+                continue
             view = get(node.op).result_storage(node, found[source], graph.values[output].shape4)
             if output in graph.outputs or view is None or not view.vector:
                 return None
             found[output] = view
             waiting.append(output)
     return found
+
+
+def _always_copies(graph: Graph, node: Node) -> bool:
+    """Whether a node with one input, such as RESHAPE, is a kernel wherever its input is stored."""
+    if len(node.inputs) > 1:
+        return False
+    value, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    whole = Storage.create(value.id, DType.FLOAT32, value.shape4, 4)
+    view = get(node.op).result_storage(node, whole, result.shape4)
+    return view is None or not view.vector
 
 
 def usual_storage(graph: Graph, value_id: int, policy: NumericPolicy) -> Storage:
