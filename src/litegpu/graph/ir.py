@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -162,6 +162,11 @@ class EpilogueOp:
     attributes: tuple[tuple[str, float], ...] = ()
     extend: bool = False
     steps: tuple[Step, ...] = ()
+
+    def with_operands(self, find: Callable[[int], int]) -> EpilogueOp:
+        """Return the op with each operand but SELF replaced by what `find` returns for it."""
+        operands = tuple(v if v == SELF else find(v) for v in self.operands)
+        return replace(self, operands=operands)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,12 +7,12 @@ If work groups divide the keys, a node JOIN_ATTENTION combines their results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from litegpu.codegen import Storage, literal
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import SELF, EpilogueOp, Node
+from litegpu.graph import EpilogueOp, Node
 from litegpu.ops.base import InternalOp, SpecContext, register
 from litegpu.ops.common.traits import Trait
 
@@ -117,8 +117,7 @@ class Attention(InternalOp):
         attributes: AttentionAttributes = node.attributes
         query, key, value = (ctx.storage(v) for v in node.inputs[:3])
         epilogue = tuple(
-            replace(each, operands=tuple(v if v == SELF else node.inputs[v] for v in each.operands))
-            for each in attributes.epilogue
+            each.with_operands(node.inputs.__getitem__) for each in attributes.epilogue
         )
         return (
             AttentionSpec(

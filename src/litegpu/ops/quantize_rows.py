@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from litegpu.codegen import INT
-from litegpu.graph import Node
+from litegpu.codegen import INT, Storage, literal
+from litegpu.graph import EpilogueOp, Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.exact.functions import rounded_rows
 
 QUANTIZE_ROWS = "QUANTIZE_ROWS"
+
+
+@dataclass(frozen=True, slots=True)
+class RowNormalization:
+    """The normalization of each row before it is quantized: see NormalizeAttributes.
+
+    Operands of the epilogue are positions in the node's inputs.
+    """
+
+    epsilon: float
+    centred: bool
+    epilogue: tuple[EpilogueOp, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,7 @@ class QuantizeRowsAttributes:
     symmetric: bool
     body: int
     factor_of_sums: int = 0
+    normalization: RowNormalization | None = None
 
 
 @register
@@ -53,6 +67,8 @@ class QuantizeRows(InternalOp):
             shared.append(("int4", "partial"))
         tail = attributes.body < dst.channels
         rounded = rounded_rows(attributes.body, tail=tail)
+        normalization = attributes.normalization
+        inner = normalization.epilogue if normalization else ()
         request = KernelRequest(
             template="quantize_rows",
             grid=(items, dst.rows, 1),
@@ -66,9 +82,24 @@ class QuantizeRows(InternalOp):
                 "tail": tail,
                 "rounded": rounded.format(a="v", b="factors", i="element"),
                 "ITEMS": items,
+                **_words(normalization, source),
             },
+            inner_epilogue=tuple(each.with_operands(node.inputs.__getitem__) for each in inner),
             shared=tuple((*each, items) for each in shared) if items > 1 else (),
             work={Unit.INT32: dst.rows * (200 + 12 * dst.channels)},
             accumulator=INT,
         )
         return (request,)
+
+
+def _words(normalization: RowNormalization | None, source: Storage) -> dict[str, Any]:
+    """Return the template variables of the normalization."""
+    if normalization is None:
+        return {"normalized": False}
+    return {
+        "normalized": True,
+        "centred": normalization.centred,
+        "epsilon": literal(normalization.epsilon),
+        "count": literal(source.channels),
+        "middle": source.shape,
+    }

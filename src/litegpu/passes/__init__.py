@@ -27,6 +27,7 @@ from litegpu.passes.merge_equal_nodes import merge_equal_nodes
 from litegpu.passes.merge_index_maps import merge_index_maps
 from litegpu.passes.merge_permutations import merge_permutations
 from litegpu.passes.merge_siblings import merge_siblings
+from litegpu.passes.normalize_into_rows import normalize_into_rows
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.pool_into_convolution import pool_into_convolution
@@ -104,6 +105,8 @@ PASSES: tuple[Pass, ...] = (
     merge_siblings,
     products_into_sums,
     fuse_elementwise,
+    # After fuse_elementwise: the normalization then has its scale and shift.
+    normalize_into_rows,
     # After fuse_elementwise: an index map and the ops on its result are then one node.
     index_maps_before_permutations,
     # Both need casts fused into one kernel.
