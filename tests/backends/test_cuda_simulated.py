@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +17,9 @@ from cuda_emulator import needs_emulator
 from litegpu import backends
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.constant_blocks import ConstantBlock
 from litegpu.backends.cuda.context import CUDAContext
+from litegpu.backends.cuda.device import CUDADevice
 from litegpu.backends.program import BufferRange, Launch
 from simulated_cuda import put_in_place
 
@@ -48,6 +53,25 @@ def test_device_memory_needs_no_pinned_buffers(
         assert not context.inputs[0][0] and context.outputs[0][0]
         context.pinned()
         assert all(address for address, _ in (*context.inputs, *context.outputs))
+
+
+def test_threads_upload_blocks_in_pieces(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread has a piece of pinned memory; nothing remains of it."""
+    monkeypatch.setattr("litegpu.backends.cuda.buffers._UPLOAD_BYTES", CELL // 8 + 4)
+    contents = [floats(seed).view(np.uint8) for seed in (1, 2, 3, 2, 4)]
+    blocks = [ConstantBlock(CELL, partial(np.copy, each)) for each in contents]
+    assert isinstance(device, CUDADevice)
+    before = len(device.holders)
+    uploaded = device.blocks.upload(blocks, device)
+    assert uploaded[1] is uploaded[3] and len({*uploaded}) == 4
+    for block, each in zip(uploaded, contents, strict=True):
+        assert ctypes.string_at(block.handle, CELL) == each.tobytes()
+    gc.collect()
+    assert len(device.holders) == before + 4
+    assert device.blocks.upload(blocks[:2], device) == uploaded[:2]
+    del block, uploaded
+    gc.collect()
+    assert len(device.holders) == before
 
 
 def test_arguments_begin_in_the_middle_of_memory_that_is_bound(device: Device) -> None:

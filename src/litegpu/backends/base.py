@@ -11,7 +11,7 @@ from litegpu.backends.buffers import Adopted, Buffer, Bytes, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
-from litegpu.backends.shared_blocks import SharedBlocks
+from litegpu.backends.shared_blocks import SharedBlocks, Uploader
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, DeviceModel, model_of
 from litegpu.errors import CompilationError, DeviceLostError, KernelError
@@ -211,6 +211,13 @@ class Device(ABC):
         buffer = self.allocate(data.nbytes)
         buffer.write(data)
         return buffer
+
+    def uploader(self) -> Uploader | None:
+        """Return an object with which the calling thread uploads while other threads do the same.
+
+        Returns None if the API does not permit that, or if it takes as long as with one thread.
+        """
+        return None
 
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:

@@ -16,6 +16,9 @@ BLOCK_BYTES = 1 << 18
 BLOCK_THREADS = min(max(4, (os.cpu_count() or 1) // 2), 8)
 """Number of threads that pack blocks: NumPy releases the GIL, compilers need the other cores."""
 
+LOAD_THREADS = min(os.cpu_count() or 1, 16)
+"""Number of threads that read and check the files of blocks."""
+
 
 class ConstantBlock:
     """A large constant; the host has its bytes only while they are read, unless it keeps them."""

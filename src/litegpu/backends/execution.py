@@ -14,7 +14,7 @@ import numpy as np
 
 from litegpu.backends.buffers import Bindings, Buffer, Bytes
 from litegpu.backends.program import BufferRange, Program
-from litegpu.backends.shared_blocks import SharedBlock, SharedBlocks
+from litegpu.backends.shared_blocks import SharedBlock, SharedBlocks, Uploader
 from litegpu.errors import BindingError, CompilationError, ExecutionError
 from litegpu.host.fork_safety import Living
 from litegpu.host.native_calls import wait_until
@@ -29,6 +29,7 @@ class _BlockOwner(Protocol):
     @property
     def blocks(self) -> SharedBlocks: ...
     def upload(self, data: Bytes) -> Buffer: ...
+    def uploader(self) -> Uploader | None: ...
 
 
 class Executable(ABC):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PINNED = " of pinned host memory"
 UNIT = 16
 """Granularity of copies by kernels, in bytes."""
+_UPLOAD_BYTES = 4 << 20
+"""Size in bytes of the pinned memory of an uploading thread."""
 NO_TIMES = 2
 """CU_EVENT_DISABLE_TIMING: an event without timing has less overhead."""
 
@@ -102,6 +104,43 @@ class CUDABuffer(_CUDAMemory):
     def __del__(self) -> None:
         """Release the memory if it was not closed."""
         self.close()
+
+
+class CUDAUploader:
+    """Uploads from one thread through pinned memory, while other threads do the same.
+
+    The driver copies other host memory through pinned memory of its own, one copy at a time.
+    """
+
+    def __init__(self, device: CUDADevice) -> None:
+        """Allocate pinned memory. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        cu = driver()
+        self._device, self._owned = device, Handles()
+        keep_in_children(self)
+        device.holders.add(self)
+        making = (cu.cuStreamCreate, cu.cuStreamDestroy, 1)
+        self._stream: Any = device.within(partial(self._owned.make, *making))
+        self._pinned = CUDAPinnedBuffer(device, _UPLOAD_BYTES)
+
+    def upload(self, data: Bytes) -> CUDABuffer:
+        """Return GPU memory with these bytes. See Device.upload."""
+        buffer = CUDABuffer(self._device, data.nbytes)
+        self._device.within(partial(self._copy, buffer.handle, data))
+        return buffer
+
+    def _copy(self, target: int, data: Bytes) -> None:
+        cu, own = driver(), self._pinned.address
+        for start in range(0, data.nbytes, _UPLOAD_BYTES):
+            nbytes = min(_UPLOAD_BYTES, data.nbytes - start)
+            ctypes.memmove(own, data.ctypes.data + start, nbytes)
+            call(cu.cuMemcpyAsync, target + start, own, nbytes, self._stream)
+            call(cu.cuStreamSynchronize, self._stream)
+
+    @finalizer
+    def __del__(self) -> None:
+        """Release the stream."""
+        if not is_inherited(TITLE):
+            self._device.release(self, self._owned)
 
 
 class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):

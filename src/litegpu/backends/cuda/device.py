@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from litegpu.backends.base import Backend, Compilation, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.cuda import arrays as cuda_arrays
-from litegpu.backends.cuda.buffers import UNIT, CUDABuffer, CUDAPinnedBuffer
+from litegpu.backends.cuda.buffers import UNIT, CUDABuffer, CUDAPinnedBuffer, CUDAUploader
 from litegpu.backends.cuda.compiler import KernelCompiler, can_compile_fast, compiler_versions
 from litegpu.backends.cuda.driver import (
     FATAL,
@@ -344,6 +344,10 @@ class CUDADevice(Device):
         if kind is MemoryKind.HOST:
             return HostBuffer.allocate(nbytes)
         return (CUDAPinnedBuffer if kind is MemoryKind.PINNED else CUDABuffer)(self, nbytes)
+
+    def uploader(self) -> CUDAUploader:
+        """Return an uploader with pinned memory of its own. See Device.uploader."""
+        return CUDAUploader(self)
 
 
 class _CUDACompilation(Compilation):
