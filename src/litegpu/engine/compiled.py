@@ -132,10 +132,15 @@ class CompiledPartition:
 
         Raises ExecutionError when the device fails.
         """
-        sizes = self.sizes()
-        ends = [_zeros(nbytes, device) for _, nbytes in sizes]
+        sizes, count = [nbytes for _, nbytes in self.sizes()], len(self.inputs)
+        inputs = [_zeros(nbytes, device) for nbytes in sizes[:count]]
+        updated = {number: inputs[each.input] for number, each in self.program.updates.items()}
+        outputs = [
+            updated.get(number) or _zeros(nbytes, device)
+            for number, nbytes in enumerate(sizes[count:])
+        ]
         try:
-            self.context.first_run(self.watched(ends[: len(self.inputs)], ends[len(self.inputs) :]))
+            self.context.first_run(self.watched(inputs, outputs))
         except DeviceLostError as error:
             self.blame(error, device)
             raise
