@@ -11,6 +11,7 @@ from litegpu.engine.layout import assign
 from litegpu.engine.verify import verify
 from litegpu.graph import DType, EpilogueOp
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
+from litegpu.ops.dynamic_update_slice import UpdateAttributes
 from paper_device import build
 from passes.graphs import RELU, GraphBuilder
 
@@ -27,8 +28,9 @@ class Builder(GraphBuilder):
     def update(
         self, value: int, part: int, begin: int, epilogue: tuple[EpilogueOp, ...] = ()
     ) -> int:
-        inputs = [value, part, begin]
-        return self.node("DYNAMIC_UPDATE_SLICE", inputs, self.shape(value), epilogue)
+        inputs, attributes = [value, part, begin], UpdateAttributes(self.shape(part))
+        shape = self.shape(value)
+        return self.node("DYNAMIC_UPDATE_SLICE", inputs, shape, epilogue, attributes)
 
 
 Build = Callable[[Builder, int, int, int], tuple[int, ...]]

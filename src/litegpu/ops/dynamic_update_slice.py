@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from litegpu.codegen import LONG, register_of
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, register
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import axis_texts, mixed_radix_texts, strides
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAttributes:
+    """The shape of the replaced part; the second input has its elements, in any shape."""
+
+    parts: Shape
 
 
 @register
@@ -53,9 +61,12 @@ class DynamicUpdateSlice(Op):
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (graph.values[node.inputs[0]].shape,)
 
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (replace(node, attributes=UpdateAttributes(graph.values[node.inputs[1]].shape)),)
+
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
-        sizes, parts = (ctx.value(v).shape for v in node.inputs[:2])
+        sizes, parts = ctx.value(node.inputs[0]).shape, node.attributes.parts
         if ctx.storage(node.inputs[0]).base == dst.base:
             return [_in_place(node, ctx)]
         texts = axis_texts(sizes)[:-1]
@@ -81,7 +92,7 @@ class DynamicUpdateSlice(Op):
 def _in_place(node: Node, ctx: LowerContext) -> KernelRequest:
     """Return a kernel that writes only the channel blocks that the part touches."""
     dst = ctx.storage(node.outputs[0])
-    sizes, parts = (ctx.value(v).shape for v in node.inputs[:2])
+    sizes, parts = ctx.value(node.inputs[0]).shape, node.attributes.parts
     whole = sizes[-1] == parts[-1]
     blocks = dst.channel_blocks if whole else min(dst.channel_blocks, (parts[-1] + 2) // 4 + 1)
     rows = math.prod(parts[:-1])

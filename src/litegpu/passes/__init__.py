@@ -34,6 +34,8 @@ from litegpu.passes.pool_into_convolution import pool_into_convolution
 from litegpu.passes.products_into_sums import products_into_sums
 from litegpu.passes.regroup_matrices import regroup_matrices
 from litegpu.passes.remove_identity import remove_identity
+from litegpu.passes.repeats_into_operands import repeats_into_operands
+from litegpu.passes.reshape_into_update import reshape_into_update
 from litegpu.passes.resize_into_arg import resize_into_arg
 from litegpu.passes.rows_into_matrices import rows_into_matrices
 from litegpu.passes.scale_before_weights import scale_before_weights
@@ -73,6 +75,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
 PASSES: tuple[Pass, ...] = (
     # First, so that other passes skip removed nodes. Normalization may have created new constants.
     remove_identity,
+    reshape_into_update,
     # Before their ops are fused with others.
     compose_elementwise,
     # Before hoist_elementwise, which moves activations further up.
@@ -107,6 +110,8 @@ PASSES: tuple[Pass, ...] = (
     fuse_elementwise,
     # After fuse_elementwise: the normalization then has its scale and shift.
     normalize_into_rows,
+    # After fuse_elementwise: operands that would be fused into the repetition remain.
+    repeats_into_operands,
     # After fuse_elementwise: an index map and the ops on its result are then one node.
     index_maps_before_permutations,
     # Both need casts fused into one kernel.
