@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -420,7 +421,7 @@ def test_large_constants_are_released_with_their_last_program(device: Device) ->
 
 
 def test_large_constants_leave_the_host(device: Device) -> None:
-    values = np.resize(floats(4), 5 << 20)
+    values = np.resize(floats(4), 5 << 20).copy()
     constant = ConstantBlock.of(values.view(np.uint8))
     executable = device.compile(in_blocks(constant))
     context, x = executable.context(), floats(7)
@@ -428,6 +429,11 @@ def test_large_constants_leave_the_host(device: Device) -> None:
     (freed,) = executable.program.blocks
     assert (freed.nbytes, freed.digest) == (constant.nbytes, constant.digest)
     assert not freed.read().any()
+    data = weakref.ref(values)
+    del values, constant
+    gc.collect()
+    assert data() is None
+    values = np.resize(floats(4), 5 << 20)
     np.testing.assert_array_equal(run(context, [x])[0], x + values[:FLOATS])
     other = executable.context()
     np.testing.assert_array_equal(run(other, [x])[0], x + values[:FLOATS])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,8 @@ class ConstantBlock:
 
     def freed(self) -> ConstantBlock:
         """Return a block of the same size and digest whose bytes read as zeros."""
-        return ConstantBlock(self.nbytes, lambda: np.zeros(self.nbytes, np.uint8), self.digest)
+        # Without a reference to this block, which may keep all weights from which it is packed.
+        return ConstantBlock(self.nbytes, partial(np.zeros, self.nbytes, np.uint8), self.digest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ConstantBlock.of, (self.read(), self.digest)
