@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,8 @@ class ConstantBlock:
     def freed(self) -> ConstantBlock:
         """Return a block of the same size and digest whose bytes read as zeros."""
         # Without a reference to this block, which may keep all weights from which it is packed.
-        return ConstantBlock(self.nbytes, partial(np.zeros, self.nbytes, np.uint8), self.digest)
+        nbytes = self.nbytes
+        return ConstantBlock(nbytes, lambda: np.zeros(nbytes, np.uint8), self.digest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ConstantBlock.of, (self.read(), self.digest)
