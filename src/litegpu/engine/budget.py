@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from litegpu.errors import DeviceMemoryError
 from litegpu.graph import Graph
+from litegpu.ops.common.dequantized import address_of
 
 _FREE_BYTES = 3 << 23
 _FACTOR = 12
@@ -28,7 +29,7 @@ class ConstantBudget:
         """Return the budget of a graph."""
         arrays = [value.data for value in graph.values.values() if value.data is not None]
         # A constant may occur twice with the same bytes.
-        sizes = {(array.ctypes.data, array.nbytes) for array in arrays}
+        sizes = {(address_of(array), array.nbytes) for array in arrays}
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:

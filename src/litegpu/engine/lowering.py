@@ -129,10 +129,15 @@ class Constants:
     def add_value(self, value: Value, storage: Storage) -> int:
         """Add a constant value once, in the layout of its storage."""
         if value.id not in self.by_value:
-            rows = np.asarray(value.data).reshape(-1, storage.channels)
-            padded = np.zeros((rows.shape[0], storage.pitch), storage.dtype.value)
-            padded[:, : storage.channels] = rows
-            self.by_value[value.id] = self.add(padded)
+            data, rows = value.data, value.elements // storage.channels
+            dtype = np.dtype(storage.dtype.value)
+
+            def fill(out: npt.NDArray[Any]) -> None:
+                whole = np.asarray(data).reshape(rows, storage.channels)
+                out.reshape(rows, storage.pitch)[:, : storage.channels] = whole
+
+            array = LazyArray(dtype, rows * storage.pitch, fill)
+            self.by_value[value.id] = self.add(array)
         return self.by_value[value.id]
 
     def pack(self, alignment: int) -> PackedConstants:

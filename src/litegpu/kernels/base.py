@@ -14,6 +14,7 @@ from litegpu.codegen import Storage
 from litegpu.graph import EpilogueOp, Node
 from litegpu.kernels.examples import Example
 from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.common.dequantized import Dequantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def outline(spec: Any) -> Hashable:
 
     The key includes everything except the contents of arrays, and the ids and storages of values.
     """
-    if isinstance(spec, np.ndarray):
+    if isinstance(spec, np.ndarray | Dequantized):
         return (spec.dtype.name, spec.shape)
     if isinstance(spec, Storage):
         return (spec.dtype, spec.shape, spec.strides, spec.padded_channels, spec.vector)

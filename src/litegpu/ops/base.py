@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from litegpu.device_model import DeviceModel
 from litegpu.errors import CompilationError
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
+from litegpu.ops.common.dequantized import as_dequantized
 from litegpu.ops.common.facts import OpFacts
 from litegpu.ops.common.lazy_array import LazyArray
 from litegpu.ops.common.plug_ins import import_plug_ins
@@ -414,4 +415,6 @@ def as_float32(value: Value) -> npt.NDArray[np.float32]:
     """Return a constant's elements as a float32 array of the constant's shape."""
     if value.data is None:
         raise ValueError(f"value {value.id} ({value.name}) is not a constant")
+    if (found := as_dequantized(value.data)) is not None:
+        return cast(npt.NDArray[np.float32], found.reshape(value.shape))
     return np.asarray(value.data, dtype=np.float32).reshape(value.shape)

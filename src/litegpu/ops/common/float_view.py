@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from litegpu.graph import PACKED_TYPES, DType, EpilogueOp, Graph, Node, Quantization, Value
+from litegpu.graph import PACKED_TYPES, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, has
+from litegpu.ops.common.dequantized import real_numbers
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import BYTES
 from litegpu.ops.exact.functions import lookup_name
@@ -31,8 +31,9 @@ _ZERO = np.float32(0)
 def as_floats(graph: Graph, large: bool = True) -> Graph:
     """Return a graph for checks in which float32 tensors replace the quantized tensors.
 
-    Constants are dequantized. Computed tensors with per-channel scales stay unchanged. If `large`
-    is false, zeros replace large constants, since no check reads them.
+    Constants are dequantized, large ones when they are read. Computed tensors with per-channel
+    scales stay unchanged. If `large` is false, zeros replace large constants, since no check reads
+    them.
     """
     biases = {node.inputs[-1] for node in graph.nodes if has(node, Trait.SUMS_PRODUCTS)}
     most = _LARGE if not large else None
@@ -89,24 +90,7 @@ def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:
         scales = blockwise.scales.astype(np.float32).repeat(blockwise.size, axis=1)
         return replace(value, dtype=DType.FLOAT32, data=value.data * scales)
     assert found is not None
-    return replace(value, dtype=DType.FLOAT32, data=_real(value.data, found))
-
-
-def _real(stored: npt.NDArray[Any], quantization: Quantization) -> npt.NDArray[np.float32]:
-    """Return the real numbers of stored integers; 8-bit tensors are dequantized in float32."""
-    axes = [1] * stored.ndim
-    if len(quantization.scale) > 1:
-        axes[quantization.dimension] = -1
-    scale = np.asarray(quantization.scale, np.float32).reshape(axes)
-    zero = np.asarray(quantization.zero_point or (0,), np.int64)
-    zero = zero.reshape(axes) if zero.size > 1 else zero.reshape([1] * stored.ndim)
-    if stored.dtype.itemsize == 1:
-        found = stored.astype(np.float32)
-        found -= zero.astype(np.float32)
-    else:
-        found = (stored.astype(np.int64) - zero).astype(np.float32)
-    found *= scale
-    return found
+    return replace(value, dtype=DType.FLOAT32, data=real_numbers(value.data, found))
 
 
 @dataclass
@@ -175,7 +159,7 @@ class _View:
         assert value.quantization is not None
         stored = np.arange(256, dtype=np.uint8).view(value.dtype.value)
         v = next(self.fresh)
-        table = _real(stored, value.quantization)
+        table = real_numbers(stored, value.quantization)
         self.values[v] = Value(v, f"litegpu_{v}", (256,), DType.FLOAT32, table)
         return v
 

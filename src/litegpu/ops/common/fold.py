@@ -15,6 +15,7 @@ import numpy as np
 from litegpu.errors import OperationError
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.base import facts_of, find
+from litegpu.ops.common.dequantized import address_of
 from litegpu.ops.common.dynamic import UNKNOWN
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
@@ -52,7 +53,7 @@ class Budget:
         """Return the budget of a graph."""
         arrays = [value.data for value in graph.values.values() if value.data is not None]
         # A constant may occur twice with the same bytes.
-        sizes = {(array.__array_interface__["data"][0], array.nbytes) for array in arrays}
+        sizes = {(address_of(array), array.nbytes) for array in arrays}
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import HALF_MAX, HALF_TINY
+from litegpu.ops.common.dequantized import as_dequantized
 
 _FLOATS = npt.NDArray[np.float32]
 
@@ -17,13 +18,17 @@ def fits_half(array: _FLOATS) -> bool:
 
 def largest_of(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
     """Return the largest finite magnitude along axes."""
+    found = as_dequantized(array)
+    if found is not None and (known := found.largest(axes)) is not None:
+        return known
+    array = np.asarray(array)
     # Without a temporary array of magnitudes, which would take longer than both reductions.
     highest, lowest = array.max(axis=axes, initial=0), array.min(axis=axes, initial=0)
     largest = np.asarray(np.maximum(highest, -lowest))
     if np.isfinite(largest).all():
         return largest
-    found = np.abs(array)
-    return np.asarray(found.max(axis=axes, initial=0, where=np.isfinite(found)))
+    magnitudes = np.abs(array)
+    return np.asarray(magnitudes.max(axis=axes, initial=0, where=np.isfinite(magnitudes)))
 
 
 def holds(largest: _FLOATS) -> npt.NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from litegpu.ops.base import LowerContext, NewValue, SpecContext, as_float32
 from litegpu.ops.common import checks
 from litegpu.ops.common.functions import activation_epilogue
 from litegpu.ops.common.halves import as_halves, fits_half
+from litegpu.ops.common.lazy_array import LazyArray
 from litegpu.ops.pack_weights import (
     PACK_WEIGHTS,
     PackAttributes,
@@ -70,7 +71,7 @@ class Weights:
 class Binding:
     """The constants, reads and template variables for packed weights and a bias."""
 
-    constants: Mapping[str, npt.NDArray[Any]]
+    constants: Mapping[str, npt.NDArray[Any] | LazyArray]
     reads: Mapping[str, int]
     variables: Mapping[str, Any]
 
@@ -163,7 +164,7 @@ def spread_groups(weights: Weights) -> Weights:
 
 def bind(weights: Weights, channel_blocks: int, ctx: LowerContext) -> Binding:
     """Return the binding of the weights for a kernel that writes `channel_blocks` output blocks."""
-    constants = {}
+    constants: dict[str, npt.NDArray[Any] | LazyArray] = {}
     if weights.bias is not None:
         constants["bias"] = pad_channels(weights.bias, channel_blocks * 4)
     variables: dict[str, Any] = {
@@ -171,8 +172,7 @@ def bind(weights: Weights, channel_blocks: int, ctx: LowerContext) -> Binding:
         "weight_blocks": channel_blocks,
     }
     if weights.array is not None:
-        packed = pack_weights(weights.array, channel_blocks)
-        constants["weights"] = in_precision(packed, ctx, weights.siblings)
+        constants["weights"] = _packed(weights, weights.array, channel_blocks, ctx)
         return Binding(constants, {}, variables)
     kind = TensorRef("weights", ctx.storage(weights.packed)).kind
     variables |= {"weights_kind": kind, "weight_blocks": packed_blocks(weights.shape[0])}
@@ -194,6 +194,20 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
     if not reason and (math.prod(shape) != outputs or shape[-1:] != (outputs,)):
         reason = f"bias.size != output.c: a bias of {list(shape)} for {outputs} output channels."
     return reason
+
+
+def _packed(weights: Weights, array: Floats, channel_blocks: int, ctx: LowerContext) -> LazyArray:
+    """Return weights as `pack_weights` arranges them, in the precision of `in_precision`."""
+    _, height, width, depth = weights.shape
+    size = height * width * -(-depth // 4) * channel_blocks * 16
+    wide = ctx.target.policy.keeps_fp32_weights(4 * size // weights.siblings)
+    halves = not wide and fits_half(array)
+
+    def fill(out: npt.NDArray[Any]) -> None:
+        packed = pack_weights(array, channel_blocks).reshape(-1)
+        out[...] = as_halves(packed) if halves else packed
+
+    return LazyArray(np.dtype(np.float16 if halves else np.float32), size, fill)
 
 
 def in_precision(array: npt.NDArray[Any], ctx: LowerContext, siblings: int = 1) -> npt.NDArray[Any]:
