@@ -53,6 +53,27 @@ CASES: tuple[Case, ...] = (
     Attention(queries=4, keys=513, depth=64, lying_values=True, mask=(1, 1, 4, 513), hidden=500),
     Attention(queries=2, keys=260, depth=64, mask=(1, 1, 1, 260), hidden=201, choice=True),
     Attention(batch=3, heads=4, share=2, repeat="TILE", queries=1, keys=150, depth=24),
+    *(
+        Attention(
+            batch=batch,
+            heads=6,
+            share=share,
+            repeat=repeat,
+            queries=queries,
+            keys=70,
+            depth=24,
+            across=across,
+            mask=(batch, mask, queries, 70) if mask else None,
+        )
+        for batch, share, queries, across, repeat, mask in (
+            (1, 3, 1, True, "BROADCAST_TO", 1),
+            (2, 3, 1, False, "GATHER", 6),
+            (2, 2, 3, False, "TILE", 6),
+            (1, 6, 1, False, "", 1),
+            (2, 3, 2, False, "BROADCAST_TO", 1),
+            (1, 3, 1, True, "BROADCAST_TO", 0),
+        )
+    ),
     Attention(batch=2, heads=2, queries=3, keys=200, depth=20, across=True, added=True),
     Attention(batch=2, heads=3, queries=3, keys=200, depth=20, across=True, lying_values=True),
     Attention(queries=4, keys=140, depth=16, lying=True, lying_values=True, cap=2.0),

@@ -158,6 +158,50 @@ def test_few_queries_read_a_long_cache_in_place(turned: bool) -> None:
     assert found.precise
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_heads_that_share_keys_are_queries_of_one_head(across: bool) -> None:
+    builder = GraphBuilder()
+    query = builder.input(2, *((1, 6, 8) if across else (6, 1, 8)))
+    key, value = builder.input(2, 2, 64, 8), builder.input(2, 2, 64, 8)
+    heads = (2, 6)
+    ways: dict[str, Any] = {"batches": ((1, *heads), (1, *heads)), "batch": heads}
+    turned = transpose(builder, query, 0, 2, 1, 3) if across else query
+    mask, biases = builder.input(2, 1, 1, 64), builder.constant(1, 6, 1, 64)
+    epilogue = (EpilogueOp("ADD", (mask,)), EpilogueOp("ADD", (biases,)))
+    keys, values = (_gathered_heads(builder, each, 3) for each in (key, value))
+    scores = matmul(
+        *(builder, turned, keys, (*heads, 1, 64), *epilogue), transposed=(False, True), **ways
+    )
+    result = matmul(builder, softmax(builder, scores), values, (*heads, 1, 8), **ways)
+    if across:
+        result = transpose(builder, result, 0, 2, 1, 3)
+    found = applied(fuse_attention, builder.graph(result)).graph
+    before, node, after = found.nodes
+    assert (before.op, before.inputs, after.op) == ("RESHAPE", (query,), "RESHAPE")
+    assert node.attributes.scores == (2, 2, 3, 64)
+    assert node.attributes.across == (False, False, False, False)
+    shapes = [found.values[v].shape for v in node.inputs]
+    assert shapes[:3] == [(2, 2, 3, 8), (2, 2, 64, 8), (2, 2, 64, 8)]
+    assert shapes[3:] == [(2, 1, 1, 64), (1, 2, 3, 64)]
+    assert after.outputs == (result,)
+
+
+@pytest.mark.parametrize("kind", ["mask", "epilogue"])
+def test_what_keeps_heads_apart(kind: str) -> None:
+    """A mask of each query of all heads cannot be a mask of grouped queries; nor an epilogue."""
+    builder = GraphBuilder()
+    query, key, value = (builder.input(1, *each) for each in ((4, 2, 8), (2, 64, 8), (2, 64, 8)))
+    ways: dict[str, Any] = {"batches": ((1, 1, 4), (1, 1, 4)), "batch": (1, 4)}
+    steps = (EpilogueOp("ADD", (builder.input(1, 1, 2, 64),)),) if kind == "mask" else ()
+    keys, values = (_gathered_heads(builder, each, 2) for each in (key, value))
+    shape = (1, 4, 2, 64)
+    scores = matmul(builder, query, keys, shape, *steps, transposed=(False, True), **ways)
+    last = (RELU,) if kind == "epilogue" else ()
+    result = matmul(builder, softmax(builder, scores), values, (1, 4, 2, 8), *last, **ways)
+    (node,) = applied(fuse_attention, builder.graph(result)).graph.nodes
+    assert node.attributes.scores == shape
+
+
 def test_few_queries_do_not_transpose_a_long_cache() -> None:
     assert ops(applied(fuse_attention, long_cache(128))) == ["INDEX_MAP", ATTENTION]
     (line,) = untouched(fuse_attention, long_cache(16)).declined

@@ -17,6 +17,8 @@ from litegpu.ops.base import InternalOp, SpecContext, register
 from litegpu.ops.common.traits import Trait
 
 ATTENTION = "ATTENTION"
+MAX_FEW_QUERIES = 8
+"""Maximum number of queries per head that a kernel for few queries computes."""
 STATE = 4
 """Number of channels after the sums of a part: its maximum, its sum of weights, and padding."""
 

@@ -15,7 +15,8 @@ from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
-from litegpu.ops.attention import ATTENTION, STATE, AttentionAttributes
+from litegpu.ops.attention import ATTENTION, MAX_FEW_QUERIES, STATE, AttentionAttributes
+from litegpu.ops.base import Target
 from litegpu.ops.common.permutation import (
     Permutation,
     permutation_of,
@@ -86,41 +87,107 @@ def _fused(
 ) -> _Fused | str:
     """Return the nodes that compute an attention, or why no kernel can.
 
-    The first choice reads values of both layouts in place, and divides the keys between work
-    groups.
+    The first choice is for few queries: it reads values of both layouts in place, combines heads of
+    queries that share keys, and divides the keys between work groups.
     """
     graph, first = edit.graph, nodes[0]
     query, key, value = found
-    outer, heads, _, keys = graph.values[first.outputs[0]].shape4
-    parts = divide_keys(outer * heads, keys, fusions.target)
-    ways = {(value.turned, parts): found[:2], (False, 1): found}
-    reasons: list[str] = []
-    for (turned, count), transposed in ways.items():
-        if _is_slower(graph, first, transposed):
-            reasons.append("few queries would transpose many keys or values")
+    reasons: dict[str, None] = {}
+    for few in (True, False):
+        turned = few and value.turned
+        if _is_slower(graph, first, found[:2] if turned else found):
+            reasons["few queries would transpose many keys or values"] = None
             continue
         sources = (query, key, replace(value, turned=False) if turned else value)
         moves, inputs = _read_as(edit, first, sources)
         across = tuple(each.across and not each.turned for each in sources)
         merged, after = _merged(graph, nodes, consumers, inputs, across)
-        attributes = replace(merged.attributes, turned=turned, parts=count)
-        merged = replace(merged, attributes=attributes)
-        joined = _divided(edit, merged, first) if count > 1 else (merged,)
-        reason = fusions.obstacle(replace(graph, values=edit.values), joined[0], first.outputs[0])
+        kernels, views = [merged], list[Node]()
+        if few:
+            merged = replace(merged, attributes=replace(merged.attributes, turned=turned))
+            before, merged, views = _with_groups(edit, merged, (key, value))
+            moves += before
+            kernels = _divided(edit, merged, first, fusions.target)
+        reason = fusions.obstacle(replace(graph, values=edit.values), kernels[0], first.outputs[0])
         if not reason:
-            return _Fused((*moves, *joined), after)
-        reasons.append(reason)
-    return "; ".join(dict.fromkeys(reasons))
+            return _Fused((*moves, *kernels, *views), after)
+        reasons[reason] = None
+        if not (turned or views or len(kernels) > 1):
+            break
+    return "; ".join(reasons)
 
 
-def _divided(edit: Editor, merged: Node, first: Node) -> tuple[Node, Node]:
-    """Return the node that computes the parts of an attention, and the node that combines them."""
+def _group(products: int, rows: int, shared: Sequence[_Found]) -> int:
+    """Return how many heads of queries that share keys and values a kernel can compute together."""
+    counts = (each.shape[0] * each.shape[2 if each.across else 1] for each in shared)
+    share = math.gcd(*(products // count for count in counts))
+    fitting = range(MAX_FEW_QUERIES // rows, 1, -1)
+    return next((count for count in fitting if share % count == 0), 1)
+
+
+def _with_groups(
+    edit: Editor, merged: Node, shared: Sequence[_Found]
+) -> tuple[list[Node], Node, list[Node]]:
+    """Let heads that share keys and values be queries of one head, if that moves no elements.
+
+    Return the nodes that reshape operands, the attention, and the node that reshapes its result.
+    """
+    attributes: AttentionAttributes = merged.attributes
+    outer, heads, rows, keys = attributes.scores
+    group = _group(outer * heads, rows, shared)
+    query_across, *across, result_across = attributes.across
+    in_order = rows == 1 or not (query_across or result_across)
+    whole = (outer, heads // group, group * rows)
+    shapes = [_grouped(edit.values[v].shape4, attributes.scores, whole) for v in merged.inputs[3:]]
+    if group == 1 or heads % group or not in_order or merged.epilogue or None in shapes:
+        return [], merged, []
+    depth = edit.values[merged.inputs[0]].shape4[3]
+    wanted = [(*whole, depth), None, None, *shapes]
+    before, inputs = list[Node](), list[int]()
+    for v, shape in zip(merged.inputs, wanted, strict=True):
+        value = edit.values[v]
+        if shape is None or shape == value.shape4:
+            inputs.append(v)
+        elif value.data is not None:
+            inputs.append(edit.new_value(value, shape=shape, data=value.data.reshape(shape)))
+        else:
+            inputs.append(edit.new_value(value, shape=shape))
+            before.append(reshape_node(merged, v, inputs[-1]))
+    (target,) = merged.outputs
+    result = edit.new_value(edit.values[target], shape=(*whole, edit.values[target].shape4[3]))
+    attributes = replace(
+        attributes, scores=(*whole, keys), across=(False, across[0], across[1], False)
+    )
+    grouped = replace(merged, inputs=tuple(inputs), outputs=(result,), attributes=attributes)
+    return before, grouped, [reshape_node(merged, result, target)]
+
+
+def _grouped(own: Shape4, scores: Shape4, whole: tuple[int, int, int]) -> Shape4 | None:
+    """Return the shape of an operand of scores whose heads are grouped; None if it has none."""
+    if own[1] == own[2] == 1:
+        return own
+    return (own[0], *whole[1:], own[3]) if own[1:3] == scores[1:3] else None
+
+
+def _divided(edit: Editor, merged: Node, first: Node, target: Target) -> list[Node]:
+    """Return the nodes that compute an attention: one, or one for parts and one that combines."""
     attributes, result = merged.attributes, edit.values[merged.outputs[0]]
-    outer, heads, rows, _ = attributes.scores
-    shape = (outer * heads, attributes.parts, rows, round_up(result.shape4[3], 4) + STATE)
+    outer, heads, rows, keys = attributes.scores
+    count = divide_keys(outer * heads, keys, target)
+    if count == 1:
+        return [merged]
+    attributes = replace(attributes, parts=count)
+    shape = (outer * heads, count, rows, round_up(result.shape4[3], 4) + STATE)
     state = edit.new_value(result, shape=shape, precise=True)
     others = tuple(number for number in merged.merged if number != first.index)
-    parts = replace(merged, index=first.index, outputs=(state,), epilogue=(), merged=others)
+    parts = replace(
+        merged,
+        index=first.index,
+        outputs=(state,),
+        attributes=attributes,
+        epilogue=(),
+        merged=others,
+    )
     join = replace(
         merged,
         op=JOIN_ATTENTION,
@@ -128,7 +195,7 @@ def _divided(edit: Editor, merged: Node, first: Node) -> tuple[Node, Node]:
         attributes=JoinAttentionAttributes(attributes.across[3]),
         merged=(),
     )
-    return parts, join
+    return [parts, join]
 
 
 def _is_slower(graph: Graph, first: Node, found: Sequence[_Found]) -> bool:

@@ -10,7 +10,7 @@ from litegpu.graph import Node
 from litegpu.kernels.attention import beyond_limits, too_many_buffers
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import AttentionExample
-from litegpu.ops.attention import AttentionSpec
+from litegpu.ops.attention import MAX_FEW_QUERIES, AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import by_load, shared_items
@@ -37,8 +37,8 @@ class AttentionSplit(Implementation):
     example = AttentionExample(4, 100, 64)
 
     def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
-        if spec.rows > _MAX_QUERIES:
-            return Rejected(f"there are more than {_MAX_QUERIES} queries per head")
+        if spec.rows > MAX_FEW_QUERIES:
+            return Rejected(f"there are more than {MAX_FEW_QUERIES} queries per head")
         if spec.keys < _MIN_SPLIT_KEYS:
             return Rejected("there are too few keys to divide them between work items")
         if max(spec.depths) > _MAX_DEPTH:
@@ -54,7 +54,6 @@ class AttentionSplit(Implementation):
         return Rejected("the device permits too few work items per group")
 
 
-_MAX_QUERIES = 8
 _MIN_SPLIT_KEYS = 32
 _MAX_DEPTH = 512
 _SPLIT_ITEMS = (256, 128, 64, 32)
