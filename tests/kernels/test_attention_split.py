@@ -175,15 +175,17 @@ def test_reasons(info: DeviceInfo, example: AttentionExample, reason: str) -> No
     ("products", "keys", "units", "parts"),
     [
         (1, 2048, 132, 128),
-        (8, 2048, 132, 17),
+        (8, 2048, 132, 16),
         (3, 2048, 132, 43),
-        (1, 2049, 8, 8),
-        (200, 2048, 132, 1),
+        (1, 2049, 8, 16),
+        (32, 2048, 132, 16),
+        (200, 2048, 132, 2),
+        (600, 2048, 132, 1),
         (1, 127, 132, 1),
         (1, 128, 132, 8),
     ],
 )
-def test_each_compute_unit_gets_a_part(products: int, keys: int, units: int, parts: int) -> None:
+def test_each_compute_unit_gets_parts(products: int, keys: int, units: int, parts: int) -> None:
     target = DeviceTarget(replace(GPU, compute_units=units), FP32)
     assert divide_keys(products, keys, target) == parts
     length = -(-keys // 4 // parts)

@@ -149,12 +149,12 @@ def test_few_queries_read_a_long_cache_in_place(turned: bool) -> None:
     parts, join = applied(fuse_attention, graph).graph.nodes
     assert (parts.op, join.op) == (ATTENTION, JOIN_ATTENTION)
     assert parts.inputs == graph.inputs
-    assert (parts.attributes.turned, parts.attributes.parts) == (turned, DEVICE.compute_units)
+    assert (parts.attributes.turned, parts.attributes.parts) == (turned, 4 * DEVICE.compute_units)
     assert (parts.epilogue, join.epilogue) == ((), (RELU,))
     assert (parts.index, parts.merged, join.index, join.merged) == (0, (1,), 2, ())
     assert join.outputs == graph.outputs
     found = applied(fuse_attention, graph).graph.values[parts.outputs[0]]
-    assert found.shape == (1, DEVICE.compute_units, 4, 64 + STATE)
+    assert found.shape == (1, 4 * DEVICE.compute_units, 4, 64 + STATE)
     assert found.precise
 
 

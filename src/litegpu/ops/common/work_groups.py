@@ -76,20 +76,27 @@ def divide_sums(
 
 _MIN_DIVIDED_KEYS = 128
 """Minimum number of keys for which a second kernel, which combines the parts, is profitable."""
-_MIN_KEYS_OF_PART = 16
-"""Minimum number of keys per part: 4 adjacent vectors of values that lie as [depth, keys]."""
+_KEYS_OF_PARTS = ((1, 16), (4, 128))
+"""Numbers of work groups per compute unit, each with the minimum number of keys of its parts.
+
+16 keys are 4 adjacent vectors of values that lie as [depth, keys]. Further groups on a compute unit
+hide the latency of loops over many keys, and distribute the work more evenly.
+"""
 
 
 def divide_keys(products: int, keys: int, target: Target) -> int:
     """Return how many work groups divide the keys of each product of an attention of few queries.
 
-    Each compute unit gets a work group, if the parts have enough keys. Parts are whole blocks of 4
-    keys, all but the last of one size.
+    Each compute unit gets one work group or several, if the parts have enough keys. Parts are whole
+    blocks of 4 keys, all but the last of one size.
     """
     if keys < _MIN_DIVIDED_KEYS:
         return 1
     blocks = -(-keys // 4)
-    wanted = min(-(-target.compute_units // products), keys // _MIN_KEYS_OF_PART)
+    wanted = max(
+        min(max(1, target.compute_units * groups // products), keys // least)
+        for groups, least in _KEYS_OF_PARTS
+    )
     return -(-blocks // -(-blocks // wanted))
 
 
