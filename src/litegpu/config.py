@@ -22,7 +22,7 @@ VARIABLES: Mapping[str, str] = {
         "folders with cached partitions; new files go to the first writable folder"
     ),
     "LITEGPU_CACHE_UNSAFE": "1: use a cache folder even if other users can write to it",
-    "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 1024)",
+    "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 8192)",
     "LITEGPU_EXEC": "set by `litegpu exec`: the options for processes that the program creates",
     "LITEGPU_COMPILE_PROCESSES": (
         "0: compile CUDA kernels in one process, and OpenCL kernels as one program"
@@ -67,7 +67,7 @@ def debug_level() -> int:
     return int(value) if value.isdecimal() else int(bool(value))
 
 
-_CACHE_MIB = 1024
+_CACHE_MIB = 8192
 _NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 

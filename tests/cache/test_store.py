@@ -334,7 +334,7 @@ def test_a_limit_that_is_no_number_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "half of it")
-    assert config.cache_limit() == config.cache_limit() == 1024 << 20
+    assert config.cache_limit() == config.cache_limit() == 8192 << 20
     assert (
         caplog.text.count("LITEGPU_CACHE_LIMIT is 'half of it', which is not a whole number") == 1
     )

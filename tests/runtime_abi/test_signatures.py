@@ -88,7 +88,7 @@ def test_signatures_share_the_arrays_of_large_constants(monkeypatch: pytest.Monk
         return compile_here(self, graph)
 
     monkeypatch.setattr(PartitionKernel, "_compile", noted)
-    monkeypatch.setattr("litegpu.runtime_abi.reader.PIECE", 1 << 12)
+    monkeypatch.setattr("litegpu.runtime_abi.reader.LARGE", 1 << 12)
     target = interpreter(two_signatures(), delegate := GpuDelegate())
     assert len(delegate._kernels) == 2 and len(found) == 2 and len({*found}) == 1
     del target

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from litegpu.backends.base import DeviceInfo
 from litegpu.graph import Graph
 from litegpu.host import cpu_features as host_cpu
-from litegpu.host.large_arrays import PIECE, ArrayFact, in_parallel
+from litegpu.host.large_arrays import LARGE, PIECE, ArrayFact, in_parallel
 
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
@@ -45,8 +45,8 @@ class Fingerprint:
     def __init__(self, *parts: object) -> None:
         arrays: list[npt.NDArray[Any]] = []
         self._plain = marshal.dumps([_plain(part, arrays) for part in parts], _BY_VALUE)
-        self._small = [array for array in arrays if array.nbytes < PIECE]
-        self._large = [array for array in arrays if array.nbytes >= PIECE]
+        self._small = [array for array in arrays if array.nbytes < LARGE]
+        self._large = [array for array in arrays if array.nbytes >= LARGE]
         self._remembered = any(map(_DIGEST.knows, self._large))
 
     def outline(self) -> bytes:

@@ -18,6 +18,8 @@ _Array = npt.NDArray[Any]
 
 PIECE = 1 << 20
 """Size in bytes of the pieces that threads process."""
+LARGE = 1 << 16
+"""Minimum size in bytes of arrays whose facts are worth remembering."""
 _MAX_THREADS = 16
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, Blockwise, DType, Graph, Node, Quantization, Value
-from litegpu.host.large_arrays import PIECE
+from litegpu.host.large_arrays import LARGE
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType, TfLiteType
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
@@ -226,7 +226,7 @@ def _is_stored(tensor: TfLiteTensor) -> bool:
 
 def _is_large(tensor: TfLiteTensor) -> bool:
     """Whether a tensor is a dense constant of many bytes, which signatures may share."""
-    return bool(tensor.bytes >= PIECE and _is_stored(tensor) and not tensor.sparsity)
+    return bool(tensor.bytes >= LARGE and _is_stored(tensor) and not tensor.sparsity)
 
 
 def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:

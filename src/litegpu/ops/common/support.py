@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from litegpu.errors import OperationError
 from litegpu.graph import ABSENT, PACKED_TYPES, DType, Graph, Node, Value
-from litegpu.host.large_arrays import LEAST, PIECE
+from litegpu.host.large_arrays import LARGE, LEAST
 from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.base import Op, Shape, facts_of, find
 from litegpu.ops.common import checks, dynamic, float_view, fold, types
@@ -79,7 +79,7 @@ def _read_weights(graph: Graph) -> None:
         if source is None or source.dtype is not DType.FLOAT32 or weights is None:
             continue
         is_integer = weights.dtype is DType.INT8 or weights.dtype in PACKED_TYPES
-        if is_integer and weights.data is not None and weights.data.nbytes >= PIECE:
+        if is_integer and weights.data is not None and weights.data.nbytes >= LARGE:
             found.append(weights.data)
     LEAST.of_all(found)
 
