@@ -12,10 +12,17 @@ that differ). All supported nodes are delegated, even if that does not save time
 and kernels has, for each architecture, how many of its nodes run on the GPU and in how many
 partitions and kernels, the errors, the seconds that the creation at fp32 takes, and why nodes stay
 on the CPU, on the first backend. A run with several backends also has a table with a column for
-each. A run replaces only the rows of the architectures that it tests; the last columns are the
-device or backend and the commit of a row. A creation takes longer if the machine does other work,
-as it did for most rows of docs/converted_models.md. The rows since 9e371217639a on PoCL are of
-kernels that it did not optimize (POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable).
+each, and with how far apart results of the CPU itself are. A run replaces only the rows of the
+architectures that it tests; the last columns are the device or backend and the commit of a row. A
+creation takes longer if the machine does other work, as it did for most rows of
+docs/converted_models.md. The rows since 9e371217639a on PoCL are of kernels that it did not
+optimize (POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable).
+
+The rows on cuda and the table of several backends are of one NVIDIA H200 with driver 580.159.04, at
+commit 7529cdf51f63. The constants of more than 4 KiB of these models were drawn again: they have
+the distribution of those that the converters wrote, but are not the same numbers. At fp16, values
+of less than 8 MiB and weights of less than 256 KiB stay float32 by design
+([numerics](numerics.md)), so that the errors of small models are often those at fp32.
 
 Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
 
@@ -34,8 +41,9 @@ For example:
 
 With `--models` the converted files stay in a folder, and are not converted again: an environment
 without PyTorch can try them. With `--json` the results are written after each trial, and those in
-the file that ran are not measured again: `--minutes 0` makes a page of them. Architectures are
-tried in the order of the patterns.
+the file that ran are not measured again: `--minutes 0` makes a page of them. With `--cpu-only` a
+machine without a GPU compares the kernels of the CPU with each other, and adds that to the file.
+Architectures are tried in the order of the patterns.
 """
 
 from __future__ import annotations
@@ -66,6 +74,8 @@ from architectures import ARCHITECTURES
 from converted_page import (
     MAX_REASON,
     TOLERANCES,
+    Errors,
+    Spread,
     Trial,
     Trials,
     backends_row,
@@ -97,6 +107,8 @@ TORCH_ARCHITECTURES = {
 
 Found: TypeAlias = dict[str, Trials | str]
 """The trials of each model, or why it was not converted."""
+Spreads: TypeAlias = dict[str, Spread]
+"""How far apart results of each model on the CPU are."""
 Task: TypeAlias = tuple[str, tuple[str, str] | None, Sequence[str]]
 """An architecture, the backend and precision of a trial, and arguments of this program."""
 
@@ -121,11 +133,37 @@ def convert(name: str, path: Path) -> None:
     converted.export(str(path))
 
 
+def spread(path: Path) -> Spread:
+    """Run a file with two kinds of kernels of the CPU, and with other inputs."""
+    content, inputs = _file(path)
+    reference = reference_interpreter(content, 1)
+    expected = _outputs(reference, inputs)
+    kernels = errors(expected, _outputs(interpreter(content, threads=1), inputs))
+    if not any(each.dtype.kind == "f" for each in inputs):
+        return Spread(kernels, None)
+    return Spread(kernels, errors(expected, _outputs(reference, one_ulp_away(inputs))))
+
+
+def one_ulp_away(inputs: Sequence[Any]) -> list[Any]:
+    """Return inputs whose floats are the next larger or smaller ones, at random."""
+    generator = np.random.default_rng(0)
+    return [
+        np.nextafter(each, generator.choice(np.array([-np.inf, np.inf], each.dtype), each.shape))
+        if each.dtype.kind == "f"
+        else each
+        for each in inputs
+    ]
+
+
+def _file(path: Path) -> tuple[bytes, list[Any]]:
+    """Return the content of a file, and the inputs next to it."""
+    with np.load(path.with_suffix(".npz")) as stored:
+        return path.read_bytes(), [stored[name] for name in stored.files]
+
+
 def attempt(path: Path, backend: str, precision: str) -> Trial:
     """Run a file on the CPU and on a device, with the inputs next to it."""
-    content = path.read_bytes()
-    with np.load(path.with_suffix(".npz")) as stored:
-        inputs = [stored[name] for name in stored.files]
+    content, inputs = _file(path)
     expected = _outputs(reference_interpreter(content, 1), inputs)
     delegate = GpuDelegate(
         backend=backend,
@@ -170,7 +208,7 @@ def _place(name: str) -> int:
     return int(numbers[0]) if numbers else 0
 
 
-def errors(expected: Sequence[Any], got: Sequence[Any]) -> tuple[float, float]:
+def errors(expected: Sequence[Any], got: Sequence[Any]) -> Errors:
     """Return the greatest relative L2 error of floats, and share of other elements that differ."""
     error = differing = 0.0
     for wanted, found in zip(expected, got, strict=True):
@@ -186,11 +224,11 @@ def errors(expected: Sequence[Any], got: Sequence[Any]) -> tuple[float, float]:
     return error, differing
 
 
-def run(settings: argparse.Namespace, folder: Path) -> Found:
-    """Return the trials of each architecture; write them to the file of results as they end."""
+def run(settings: argparse.Namespace, folder: Path) -> tuple[Found, Spreads]:
+    """Return the results of each architecture; write them to the file of results as they end."""
     deadline = time.monotonic() + 60 * settings.minutes
     about = machine.about(settings)
-    found = _read(settings.json)
+    found, spreads = _read(settings.json)
     files = {name: folder / f"{name}.tflite" for name in settings.names}
     conversions = [
         (name, None, ("--convert", name, str(path)))
@@ -202,7 +240,18 @@ def run(settings: argparse.Namespace, folder: Path) -> Found:
             say(f"{name}  {trouble or 'converted'}")
             if trouble:
                 found[name] = f"not converted: {trouble}"
-                _write(settings.json, about, found)
+                _write(settings.json, about, found, spreads)
+    comparisons = [
+        (name, None, ("--spread", str(path)))
+        for name, path in files.items()
+        if settings.compare and path.exists() and name not in spreads
+    ]
+    with progress(len(comparisons)) as say:
+        for name, _, said, trouble in _ended(settings, deadline, comparisons):
+            if not trouble:
+                spreads[name] = _spread(json.loads(said))
+            say(f"{name}  {trouble or said}")
+            _write(settings.json, about, found, spreads)
     places = [(backend, precision) for backend in settings.backend for precision in TOLERANCES]
     trials = [
         (name, place, ("--attempt", str(path), *place))
@@ -215,8 +264,8 @@ def run(settings: argparse.Namespace, folder: Path) -> Found:
             result = f"failed: {trouble}" if trouble else _trial(json.loads(said))
             found[name] = {**_known(found, name), place: result}
             say("  ".join([name, *place, _line(result)]))
-            _write(settings.json, about, found)
-    return {name: found[name] for name in settings.names if name in found}
+            _write(settings.json, about, found, spreads)
+    return {name: found[name] for name in settings.names if name in found}, spreads
 
 
 def _known(found: Found, name: str) -> Trials:
@@ -268,12 +317,13 @@ def _line(result: Trial | str) -> str:
     return f"{counts}, {result.shown_error}, {result.seconds:.1f} s"
 
 
-def _read(path: Path | None) -> Found:
-    """Return the trials in a file of results."""
+def _read(path: Path | None) -> tuple[Found, Spreads]:
+    """Return the results in a file."""
     if path is None or not path.exists():
-        return {}
+        return {}, {}
     found: Found = {}
-    for name, trials in json.loads(path.read_text("utf-8"))["models"].items():
+    stored = json.loads(path.read_text("utf-8"))
+    for name, trials in stored["models"].items():
         found[name] = trials
         if not isinstance(trials, str):
             found[name] = {
@@ -281,10 +331,10 @@ def _read(path: Path | None) -> Found:
                 for backend, of_backend in trials.items()
                 for precision, each in of_backend.items()
             }
-    return found
+    return found, {name: _spread(each) for name, each in stored.get("spreads", {}).items()}
 
 
-def _write(path: Path | None, about: Mapping[str, Any], found: Found) -> None:
+def _write(path: Path | None, about: Mapping[str, Any], found: Found, spreads: Spreads) -> None:
     """Write a file of results; an earlier one is whole until the new one is."""
     if path is None:
         return
@@ -298,12 +348,19 @@ def _write(path: Path | None, about: Mapping[str, Any], found: Found) -> None:
             data = each if isinstance(each, str) else asdict(each)
             of_model.setdefault(backend, {})[precision] = data
     part = path.with_suffix(".part")
-    part.write_text(json.dumps({**about, "models": models}, indent=1), "utf-8")
+    stored = {name: asdict(each) for name, each in spreads.items()}
+    content = {**about, "models": models, "spreads": stored}
+    part.write_text(json.dumps(content, indent=1), "utf-8")
     part.replace(path)
 
 
 def _trial(data: dict[str, Any]) -> Trial:
     return Trial(**{**data, "reasons": tuple(data["reasons"])})
+
+
+def _spread(data: dict[str, Any]) -> Spread:
+    inputs = data["inputs"]
+    return Spread(tuple(data["kernels"]), None if inputs is None else tuple(inputs))
 
 
 def _text() -> str:
@@ -328,6 +385,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--list", action="store_true", help="print the names, and do nothing")
     add("--backend", nargs="+", default=["opencl"], choices=BACKENDS, help="(default: opencl)")
     add("--convert-only", action="store_true", help="try nothing")
+    add("--cpu-only", action="store_true", help="compare kernels of the CPU, try no backend")
     add("--models", type=Path, metavar="FOLDER", help="where converted files stay (default: none)")
     add("--jobs", type=int, default=1, help="processes at once (default: 1)")
     add("--limit", type=float, default=600, metavar="SECONDS", help="for each process")
@@ -335,6 +393,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--page", type=Path, metavar="FILE", help="write a page of the documentation")
     add("--json", type=Path, metavar="FILE", help="where the results are")
     add("--convert", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
+    add("--spread", metavar="FILE", help=argparse.SUPPRESS)
     add("--attempt", nargs=3, metavar=("FILE", "BACKEND", "PRECISION"), help=argparse.SUPPRESS)
     settings = parser.parse_args(arguments)
     known = (*TORCH_ARCHITECTURES, *KERAS_ARCHITECTURES)
@@ -342,8 +401,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     settings.names = list(dict.fromkeys(itertools.chain.from_iterable(matches)))
     if not settings.names:
         parser.error(f"No architecture is called {settings.only}: see --list.")
-    if settings.convert_only:
+    if settings.convert_only or settings.cpu_only:
         settings.backend = []
+    settings.compare = settings.cpu_only or len(settings.backend) > 1
     return settings
 
 
@@ -355,6 +415,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(settings.names))
     elif settings.convert:
         convert(settings.convert[0], Path(settings.convert[1]))
+    elif settings.spread:
+        print(json.dumps(asdict(spread(Path(settings.spread)))))
     elif settings.attempt:
         path, backend, precision = settings.attempt
         print(json.dumps(asdict(attempt(Path(path), backend, precision))))
@@ -362,18 +424,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as temporary:
             folder = settings.models or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            found = run(settings, folder)
-        _show(settings, found)
+            found, spreads = run(settings, folder)
+        _show(settings, found, spreads)
 
 
-def _show(settings: argparse.Namespace, found: Found) -> None:
+def _show(settings: argparse.Namespace, found: Found, spreads: Spreads) -> None:
     """Print the tables, and write the page."""
     main_backend = settings.backend[0] if settings.backend else ""
     rows = [each for name, of in found.items() if (each := row(name, of, main_backend))]
     print(f"{table(rows)}\n\n{summary(rows)}")
     backends = []
     if len(settings.backend) > 1:
-        backends = [each for name, of in found.items() if (each := backends_row(name, of))]
+        backends = [
+            each
+            for name, of in found.items()
+            if (each := backends_row(name, of, spreads.get(name)))
+        ]
         print(f"\n{backends_table(backends)}\n\n{backends_summary(backends)}")
     if settings.page:
         write_page(settings.page, _text(), rows, backends)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+import numpy as np
 
 import machine
 from litegpu.backends import BACKENDS
@@ -18,7 +19,9 @@ _COLUMNS = (
     *("architecture", "nodes", "on the GPU", "partitions", "kernels", "fp32", "fp16", "seconds"),
     *("on the CPU", "backend", "commit"),
 )
-_BACKEND_COLUMNS = ("architecture", *BACKENDS, "device", "commit")
+_BACKEND_COLUMNS = ("architecture", *BACKENDS, "XNNPACK", "1 ulp", "device", "commit")
+_FREE = 2
+"""An error stands out if it is more than this many times the CPU's own spread."""
 MAX_REASON = 160
 """Characters of a reason."""
 _BACKENDS_HEADING = "## Backends of one machine"
@@ -53,8 +56,33 @@ class Trial:
     @property
     def shown_error(self) -> str:
         """Return the greater of the error and the share that differs."""
-        worst = self.error if math.isnan(self.error) else max(self.error, self.differing)
-        return f"{worst:.1e}"
+        return shown((self.error, self.differing))
+
+
+Errors: TypeAlias = tuple[float, float]
+"""The greatest relative L2 error of an output of floats, and share of others that differ."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far apart results of a model on the CPU are."""
+
+    kernels: Errors
+    """Of the runtime's default kernels, against its built-in ones."""
+    inputs: Errors | None
+    """Of the built-in kernels if each input of floats changes by one ulp; None without any."""
+
+    @property
+    def errors(self) -> Errors:
+        """Return the greater errors of the two."""
+        both = np.array([self.kernels, self.inputs or self.kernels])
+        error, differing = both.max(axis=0).tolist()
+        return error, differing
+
+
+def shown(errors: Errors) -> str:
+    """Return the greater of an error and a share that differs."""
+    return f"{np.maximum(*errors):.1e}"
 
 
 Trials: TypeAlias = Mapping[tuple[str, str], Trial | str]
@@ -62,9 +90,13 @@ Trials: TypeAlias = Mapping[tuple[str, str], Trial | str]
 Row: TypeAlias = Sequence[str]
 
 
-def accurate(trial: Trial, precision: str) -> bool:
-    """Return whether the results are within the tolerance of floats, and other results equal."""
-    return trial.error <= TOLERANCES[precision] and trial.differing == 0
+def accurate(trial: Trial, precision: str, spread: Spread | None) -> bool:
+    """Return whether floats are within the tolerance and others equal, or all within the spread."""
+    error, differing = spread.errors if spread else (0.0, 0.0)
+    return (
+        trial.error <= max(TOLERANCES[precision], _FREE * error)
+        and trial.differing <= _FREE * differing
+    )
 
 
 def row(name: str, trials: Trials | str, backend: str) -> Row | None:
@@ -86,17 +118,19 @@ def row(name: str, trials: Trials | str, backend: str) -> Row | None:
     return [name, *map(str, counts), *errors, f"{first.seconds:.1f}", reasons, backend, commit]
 
 
-def backends_row(name: str, trials: Trials | str) -> Row | None:
+def backends_row(name: str, trials: Trials | str, spread: Spread | None) -> Row | None:
     """Return a row of the table with a column for each backend; None without a trial."""
     if isinstance(trials, str) or not trials:
         return None
     ran = [each for each in trials.values() if isinstance(each, Trial)]
     device = next((each.device for each in ran), "")
     commit = next((each.commit for each in ran if each.commit), machine.commit())
-    return [name, *(_backend_cell(trials, backend) for backend in BACKENDS), device, commit]
+    cells = (_backend_cell(trials, backend, spread) for backend in BACKENDS)
+    spreads = (spread.kernels, spread.inputs) if spread else (None, None)
+    return [name, *cells, *(shown(each) if each else "" for each in spreads), device, commit]
 
 
-def _backend_cell(trials: Trials, backend: str) -> str:
+def _backend_cell(trials: Trials, backend: str, spread: Spread | None) -> str:
     parts = []
     for precision in TOLERANCES:
         trial = trials.get((backend, precision))
@@ -109,7 +143,7 @@ def _backend_cell(trials: Trials, backend: str) -> str:
                     f"{trial.delegated} of {trial.nodes} nodes in {trial.partitions} "
                     f"partitions, {text}"
                 )
-            bold = not (trial.whole and accurate(trial, precision))
+            bold = not (trial.whole and accurate(trial, precision, spread))
             parts.append(f"**{text}**" if bold else text)
     return " / ".join(parts)
 
@@ -173,9 +207,12 @@ def write_page(path: Path, text: str, rows: Sequence[Row], backends: Sequence[Ro
 def _backends_text(rows: Sequence[Row]) -> str:
     limits = " or ".join(f"{limit:.0e} at {name}" for name, limit in TOLERANCES.items())
     text = (
-        "A cell has the errors at fp32 and at fp16. What is **bold** is not whole in one "
-        f"partition, has an error of more than\n{limits}, "
-        "has integers that differ, or failed. What is empty was not tried.\n\n"
+        "A cell has the errors at fp32 and at fp16. XNNPACK is the error of the runtime's default\n"
+        "kernels, against the same built-in ones; 1 ulp is how much the result of the built-in\n"
+        "kernels changes if each input of floats changes by one unit in the last place. What is\n"
+        f"**bold** failed, is not whole in one partition, or has an error of more than {limits}\n"
+        f"(integers: 0) that is also more than {_FREE} times the greater of these two. What is\n"
+        "empty was not tried, or has no inputs of floats.\n\n"
     )
     return f"{text}{backends_summary(rows)}\n\n{backends_table(rows)}"
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmark_modules import load_benchmark
+from litegpu.zoo.writer import ModelWriter
 from small_models import classifier
 
 PLACES = [(b, p) for b in ("opencl", "webgpu") for p in ("fp32", "fp16")]
@@ -41,6 +42,16 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Return the file of a model of pictures, with its input next to it."""
+    path = tmp_path / "classifier.tflite"
+    path.write_bytes(classifier())
+    picture = np.random.default_rng(0).standard_normal((1, 128, 128, 3)).astype(np.float32)
+    np.savez(path.with_suffix(".npz"), picture)
+    return path
+
+
 def fake_processes(
     script: Any, monkeypatch: pytest.MonkeyPatch, result: Callable[..., tuple[str, str] | None]
 ) -> list[Sequence[str]]:
@@ -55,13 +66,9 @@ def fake_processes(
     return requested
 
 
-def test_a_whole_model_is_accurate_at_each_precision(script: Any, tmp_path: Path) -> None:
-    path = tmp_path / "classifier.tflite"
-    path.write_bytes(classifier())
-    picture = np.random.default_rng(0).standard_normal((1, 128, 128, 3)).astype(np.float32)
-    np.savez(path.with_suffix(".npz"), picture)
+def test_a_whole_model_is_accurate_at_each_precision(script: Any, pictures: Path) -> None:
     for precision in script.TOLERANCES:
-        found = script.attempt(path, "opencl", precision)
+        found = script.attempt(pictures, "opencl", precision)
         assert found.whole and found.kernels and found.seconds > 0 and found.device
         assert found.reasons == () and found.differing == 0
         assert found.error <= script.TOLERANCES[precision]
@@ -79,6 +86,32 @@ def test_errors_are_of_floats_and_shares_of_other_elements(script: Any) -> None:
         script.errors([floats * math.inf], [floats])
 
 
+def test_the_spread_is_of_default_kernels_and_of_inputs_one_ulp_away(
+    script: Any, pictures: Path
+) -> None:
+    found = script.spread(pictures)
+    for error, differing in (found.kernels, found.inputs):
+        assert 0 < error < 1e-5 and differing == 0
+    assert script.spread(pictures) == found
+
+
+def test_the_spread_of_words_is_only_of_kernels(script: Any, tmp_path: Path) -> None:
+    writer = ModelWriter()
+    words = writer.input((1, 4), "int32")
+    writer.output(writer.op("ABS", [words], [words.shape], dtype="int32"))
+    path = tmp_path / "words.tflite"
+    path.write_bytes(writer.build())
+    np.savez(path.with_suffix(".npz"), np.arange(4, dtype=np.int32)[None])
+    assert script.spread(path) == script.Spread((0, 0), None)
+
+
+def test_floats_change_by_one_ulp_in_both_directions(script: Any) -> None:
+    floats, words = np.ones(64, np.float32), np.arange(4)
+    changed, same = script.one_ulp_away([floats, words])
+    assert set(changed.tolist()) == {1 - 2**-24, 1 + 2**-23} and changed.dtype == np.float32
+    assert same is words
+
+
 def test_architectures_are_tried_in_the_order_of_the_patterns(script: Any) -> None:
     names = script.parse(["--only", "yolo[v1]*", "bert", "*"]).names
     assert names[:3] == ["yolov8", "yolo11", "bert"]
@@ -90,7 +123,9 @@ def test_architectures_are_tried_in_the_order_of_the_patterns(script: Any) -> No
 def test_each_backend_and_precision_is_a_trial_of_its_own(
     script: Any, trial: Any, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def result(_flag: str, _path: str, backend: str, precision: str) -> tuple[str, str]:
+    def result(flag: str, _path: str, backend: str = "", precision: str = "") -> tuple[str, str]:
+        if flag == "--spread":
+            return json.dumps(asdict(script.Spread((1e-7, 0.0), (2e-7, 0.0)))), ""
         failed = (backend, precision) == ("webgpu", "fp16")
         return ("", "DeviceError: lost") if failed else (json.dumps(asdict(trial)), "")
 
@@ -99,13 +134,36 @@ def test_each_backend_and_precision_is_a_trial_of_its_own(
     arguments = ["--only", "swin", "--models", str(models), "--json", str(file), "--jobs", "2"]
     arguments += ["--backend", "opencl", "webgpu"]
     script.main(arguments)
-    assert sorted(tuple(each[2:]) for each in requested) == sorted(PLACES)
-    swin = json.loads(file.read_text("utf-8"))["models"]["swin"]
+    assert requested[0] == ("--spread", str(models / "swin.tflite"))
+    assert sorted(tuple(each[2:]) for each in requested[1:]) == sorted(PLACES)
+    results = json.loads(file.read_text("utf-8"))
+    assert results["spreads"]["swin"] == {"kernels": [1e-7, 0.0], "inputs": [2e-7, 0.0]}
+    swin = results["models"]["swin"]
     assert swin["opencl"]["fp16"]["nodes"] == 9
     assert swin["webgpu"]["fp16"] == "failed: DeviceError: lost"
     requested.clear()
     script.main(arguments)  # only what failed is tried again
     assert [each[2:] for each in requested] == [("webgpu", "fp16")]
+
+
+def test_the_cpu_is_compared_once_without_backends(
+    script: Any, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spreads = {"bert": script.Spread((1e-7, 0.0), None)}
+
+    def result(_flag: str, path: str) -> tuple[str, str]:
+        found = spreads.get(Path(path).stem)
+        return (json.dumps(asdict(found)), "") if found else ("", "ModelError: no kernel")
+
+    requested = fake_processes(script, monkeypatch, result)
+    file = tmp_path / "trials.json"
+    arguments = ["--only", "bert", "swin", "--models", str(models), "--json", str(file)]
+    script.main([*arguments, "--cpu-only"])
+    assert [each[0] for each in requested] == ["--spread", "--spread"]
+    assert script._read(file) == ({}, spreads)
+    requested.clear()
+    script.main([*arguments, "--cpu-only"])  # only what failed is compared again
+    assert requested == [("--spread", str(models / "swin.tflite"))]
 
 
 def test_models_are_converted_before_they_are_tried(
@@ -158,13 +216,13 @@ def test_the_page_marks_what_is_not_whole_or_inaccurate(
         ("webgpu", "fp16"): "failed: lost",
         ("opengl", "fp32"): trial,
     }
-    row = script.backends_row("swin", found)
+    row = script.backends_row("swin", found, None)
     assert row == [
         *("swin", "**2.0e-05** / 4.0e-03"),
         "**7 of 9 nodes in 2 partitions, 1.0e-06** / **2.5e-01**",
-        *("**nan** / **failed: lost**", "1.0e-06", "A GPU", "0123456789ab"),
+        *("**nan** / **failed: lost**", "1.0e-06", "", "", "A GPU", "0123456789ab"),
     ]
-    assert script.backends_row("swin", "not converted: reason") is None
+    assert script.backends_row("swin", "not converted: reason", None) is None
     first = script.row("swin", found, "cuda")
     assert first[1:8] == ["9", "9", "1", "5", "2.0e-05", "4.0e-03", "0.5"]
     assert script.row("swin", found, "webgpu")[8] == "failed: lost"
@@ -176,11 +234,31 @@ def test_the_page_marks_what_is_not_whole_or_inaccurate(
     assert "accurate: cuda 0 of 1, opencl 0 of 1, webgpu 0 of 1, opengl 1 of 1." in text
 
 
+def test_an_error_within_the_spread_of_the_cpu_does_not_stand_out(script: Any, trial: Any) -> None:
+    found = {
+        ("cuda", "fp32"): replace(trial, error=1.9e-4),
+        ("cuda", "fp16"): replace(trial, error=2.1e-4),
+        ("opencl", "fp32"): replace(trial, error=2.1e-4),
+        ("opencl", "fp16"): replace(trial, error=6e-3),
+        ("webgpu", "fp32"): replace(trial, differing=0.5),
+        ("webgpu", "fp16"): replace(trial, differing=0.52),
+        ("opengl", "fp32"): replace(trial, error=math.nan),
+        ("opengl", "fp16"): replace(trial, delegated=7, error=1e-7),
+    }
+    row = script.backends_row("swin", found, script.Spread((3e-5, 0.25), (1e-4, 0.0)))
+    assert row[1:7] == [
+        *("1.9e-04 / 2.1e-04", "**2.1e-04** / **6.0e-03**", "5.0e-01 / **5.2e-01**"),
+        *("**nan** / **7 of 9 nodes in 1 partitions, 1.0e-07**", "2.5e-01", "1.0e-04"),
+    ]
+    row = script.backends_row("swin", found, script.Spread((1e-4, 0.0), None))
+    assert row[1] == "1.9e-04 / 2.1e-04" and row[5:7] == ["1.0e-04", ""]
+
+
 def test_a_page_has_rows_of_earlier_runs(script: Any, trial: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     found = {(backend, "fp32"): trial for backend in ("cuda", "opencl")}
     rows = [script.row(name, found, "cuda") for name in ("swin", "bert")]
-    script.write_page(page, "Text.", rows, [script.backends_row("swin", found)])
+    script.write_page(page, "Text.", rows, [script.backends_row("swin", found, None)])
     better = replace(trial, error=2e-7)
     script.write_page(page, "Text.", [script.row("swin", {("cuda", "fp32"): better}, "cuda")], [])
     lines = [line.split()[1:4] for line in page.read_text("utf-8").splitlines() if "|" in line]
