@@ -6,10 +6,8 @@ member has the form `bundle.task:member.tflite`.
 
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from litegpu.errors import ModelError, did_you_mean
 from litegpu.files.members import (
@@ -20,6 +18,7 @@ from litegpu.files.members import (
     ZIP_IDENTIFIERS,
     Member,
 )
+from litegpu.host.mapped_files import map_file
 from litegpu.wording import printable, shown_size
 
 __all__ = [
@@ -149,12 +148,3 @@ def open_content(path: str, data: memoryview) -> Container | None:
 
         return Container(path, tuple(bundles.members(path, data)))
     return None
-
-
-def map_file(path: str | os.PathLike[str]) -> memoryview:
-    """Return the bytes of a file, memory-mapped unless the file is empty or cannot be mapped."""
-    with Path(path).open("rb") as file:
-        try:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError):
-            return memoryview(file.read())

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.host.mapped_files import release
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Array = npt.NDArray[Any]
@@ -65,8 +67,14 @@ class ArrayFact(Generic[_Result]):
     def computed(self, arrays: Sequence[_Array]) -> list[_Result]:
         """Return the facts of the present elements of arrays, whatever is remembered."""
         pieces = [_pieces(array) for array in arrays]
-        results = iter(in_parallel(self._of_piece, [piece for each in pieces for piece in each]))
+        results = iter(in_parallel(self._read, [piece for each in pieces for piece in each]))
         return [self._combined([next(results) for _ in each]) for each in pieces]
+
+    def _read(self, piece: _Array) -> Any:
+        found = self._of_piece(piece)
+        if piece.nbytes >= LARGE:
+            release(piece.view(np.uint8).data)
+        return found
 
     def _remember(self, array: _Array, fact: _Result) -> None:
         number = id(array)

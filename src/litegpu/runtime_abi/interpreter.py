@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
+from litegpu.host.mapped_files import release
 from litegpu.runtime_abi.kernels import RUNTIMES, own_interpreter
 from litegpu.runtime_abi.outside_weights import Binder, TablesOnly
 
@@ -111,6 +112,9 @@ def interpreter(
             )
         if allocate:
             result.allocate_tensors()
+        if isinstance(model, TablesOnly):
+            for data in {id(each): each for each in model.constants.values()}.values():
+                release(data)
     except LitegpuError:
         raise
     except TypeError as error:
