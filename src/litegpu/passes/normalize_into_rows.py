@@ -23,7 +23,7 @@ def normalize_into_rows(graph: Graph) -> PassResult:
         if reader is None or reader.op != QUANTIZE_ROWS:
             continue
         attributes: NormalizeAttributes = node.attributes
-        if attributes.axes != _CHANNELS or attributes.parts > 1:
+        if attributes.axes != _CHANNELS or attributes.parts > 1 or reader.attributes.pixels > 1:
             edit.declined.append(f"{label(node)}: it does not normalize each row")
             continue
         edit.nodes[edit.position(reader)] = _merged(node, reader)

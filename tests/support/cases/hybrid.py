@@ -215,9 +215,25 @@ CASES: tuple[Case, ...] = (
     HybridConv(channels=60, filters=36, groups=12, per_channel=True, values=_ABOVE, batch=2),
     *(HybridConv(bits=4, per_channel=each, values=_BELOW) for each in (True, False)),
     HybridConv(channels=9, filters=4, stride=(2, 2), activation="RELU", values=_ABOVE, batch=2),
-    HybridConv(
-        per_channel=True, size=(96, 91), channels=4, filters=3, kernel=(1, 1), values=_ABOVE
+    # Rows whose ranges are found in parts
+    *(
+        HybridConv(
+            per_channel=True,
+            size=size,
+            channels=channels,
+            filters=3,
+            kernel=kernel,
+            values=_ABOVE,
+            batch=batch,
+        )
+        for size, channels, kernel, batch in (
+            ((96, 91), 4, (1, 1), 1),
+            ((47, 61), 7, (3, 2), 2),
+            ((33, 32), 18, (3, 3), 1),
+        )
     ),
+    HybridConv(multiplier=1, channels=5, size=(61, 53), per_channel=True, values=_BELOW, batch=2),
+    HybridConv(multiplier=1, channels=12, size=(30, 47), per_channel=True, kind=POWER),
     *(
         HybridConv(multiplier=multiplier, channels=channels, per_channel=each, values=values)
         for multiplier, channels, each, values in (
@@ -250,6 +266,7 @@ CASES: tuple[Case, ...] = (
         )
     ),
     HybridMatrix(per_channel=True, inputs=64, outputs=17, activation="RELU_N1_TO_1"),
+    HybridMatrix(per_channel=True, inputs=44, rows=(3,), asymmetric=True, values=_ABOVE),
     HybridMatrix(per_channel=True, asymmetric=True, inputs=7, has_bias=False, values=_ABOVE),
     *(
         HybridMatrix(bits=4, per_channel=each, inputs=inputs, outputs=outputs, rows=rows)

@@ -11,11 +11,8 @@ from litegpu.ops.base import COPY, NewValue, Shape
 from litegpu.ops.common.functions import of_integers
 from litegpu.ops.common.window import Window
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.exact import numbers
-from litegpu.ops.exact.loops import Body
 from litegpu.ops.quantize_rows import QUANTIZE_ROWS, QuantizeRowsAttributes
-from litegpu.ops.reduce import ReduceAttributes, direct_steps
-from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
+from litegpu.ops.row_ranges import RANGE_CHANNELS, ROW_RANGES, RowRangesAttributes, parts_of
 
 
 @dataclass
@@ -24,8 +21,7 @@ class FloatRows:
 
     If `symmetric`, the greatest magnitude of a row is mapped to 127, and 0 is mapped to 0.
     Otherwise, the range from the least to the greatest element of a row, extended to include 0, is
-    mapped to -128 to 127. A row of one axis is quantized by one node, a longer one in several
-    steps.
+    mapped to -128 to 127. The rows are used in one form: `stored`, `centred` or as an `image`.
     """
 
     index: int
@@ -47,40 +43,22 @@ class FloatRows:
     zero: int = ABSENT
     """Value ids of the rows' scales and zero points; ABSENT if zero points are 0."""
     scaled_sums: int = ABSENT
-    _inverse: int = ABSENT
-    _bytes: int = ABSENT
 
     def __post_init__(self) -> None:
-        """Create the nodes that compute the scale of each row."""
+        """Create the values of each row."""
         self.scale = self._new_scale()
         if not self.symmetric:
             self.zero = self.new_value(self._shape_of_scales, dtype=DType.INT32)
-        if self.axes == 1:
-            self._quantize_at_once()
-            return
-        self._inverse = self._new_scale()
-        ranges = tuple(self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
-        outputs = _present(self.scale, self._inverse, self.zero)
-        attributes = RowScalesAttributes(self.symmetric)
-        self._append(ROW_SCALES, ranges, outputs, attributes=attributes)
-
-    def _quantize_at_once(self) -> None:
-        self._bytes = self.new_value(self.source.shape, dtype=DType.INT8)
         if self.factor_of_sums:
             self.scaled_sums = self._new_scale()
-        body = self.source.shape[-1] // self.vector * self.vector
-        attributes = QuantizeRowsAttributes(self.symmetric, body, self.factor_of_sums)
-        outputs = _present(self._bytes, self.scale, self.zero, self.scaled_sums)
-        self._append(QUANTIZE_ROWS, (self.source.id,), outputs, attributes=attributes)
 
     def stored(self) -> int:
         """Return the value id of the int8 rows."""
-        return self._rounded(self.source.id, DType.INT8) if self._bytes == ABSENT else self._bytes
+        return self._quantized(DType.INT8)
 
     def centred(self) -> int:
         """Return the value id of the rows as int32 after subtraction of their zero points."""
-        subtraction = () if self.symmetric else (EpilogueOp(of_integers("SUB"), (self.zero,)),)
-        return self._rounded(self.source.id, DType.INT32, subtraction)
+        return self._quantized(DType.INT32)
 
     def image(self, window: Window, result: Shape) -> tuple[Value, Window]:
         """Return the quantized image and its window, with zero points as padding.
@@ -103,9 +81,32 @@ class FloatRows:
         padded = self.new_value(shape, dtype=DType.INT8)
         begin = CopyAttributes((0, -window.pads[0], -window.pads[1], 0))
         points = (EpilogueOp(of_integers("ADD"), (self.zero,)),)
-        self._append(COPY, (self.centred(),), (padded,), attributes=begin, epilogue=points)
+        self._append(COPY, (self.centred(),), (padded,), begin, points)
         image = replace(self.source, id=padded, shape=shape, dtype=DType.INT8)
         return image, replace(window, pads=(0, 0))
+
+    def _quantized(self, dtype: DType) -> int:
+        shape = self.source.shape
+        pixels, run = math.prod(shape[-self.axes : -1]), math.prod(shape[-self.axes :])
+        parts = parts_of(shape, pixels) if self.axes > 1 else 1
+        inputs: tuple[int, ...] = (self.source.id,)
+        if parts > 1:
+            ranges_shape = (math.prod(self._shape_of_scales), 1, parts, RANGE_CHANNELS)
+            ranges = self.new_value(ranges_shape, dtype=DType.FLOAT32, precise=True)
+            self._append(ROW_RANGES, inputs, (ranges,), RowRangesAttributes(pixels, parts))
+            inputs = (*inputs, ranges)
+        attributes = QuantizeRowsAttributes(
+            self.symmetric,
+            run // self.vector * self.vector,
+            pixels,
+            centred=dtype is DType.INT32,
+            parts=parts,
+            factor_of_sums=self.factor_of_sums,
+        )
+        output = self.new_value(shape, dtype=dtype)
+        known = (v for v in (self.scale, self.zero, self.scaled_sums) if v != ABSENT)
+        self._append(QUANTIZE_ROWS, inputs, (output, *known), attributes)
+        return output
 
     def _new_scale(self) -> int:
         return self.new_value(self._shape_of_scales, dtype=DType.FLOAT32, precise=True)
@@ -114,39 +115,13 @@ class FloatRows:
     def _shape_of_scales(self) -> Shape:
         return (*self.source.shape[: -self.axes], *(1,) * self.axes)
 
-    def _reduced(self, op: str) -> int:
-        shape = self.source.shape
-        reduced = {axis + len(shape) for axis in range(-self.axes, 0)}
-        current = self.source.id
-        for _, after, over in direct_steps(shape, reduced):
-            reduced_value = self.new_value(after, dtype=DType.FLOAT32, precise=True)
-            self._append(op, (current,), (reduced_value,), attributes=ReduceAttributes(over))
-            current = reduced_value
-        return current
-
-    def _rounded(self, source: int, dtype: DType, more: tuple[EpilogueOp, ...] = ()) -> int:
-        run = math.prod(self.source.shape[-self.axes :])
-        by = (self._inverse,)
-        epilogue_ops = Body(run, run // self.vector * self.vector).epilogue(
-            "ROUND_ROWS", EpilogueOp("ROUND_ROWS", by), EpilogueOp("ROUND_ROWS_TAIL", by)
-        )
-        low, high = numbers.LIMITS[DType.INT8]
-        if not self.symmetric:
-            epilogue_ops = (*epilogue_ops, EpilogueOp(of_integers("ADD"), (self.zero,)))
-        epilogue_ops = (
-            *epilogue_ops,
-            numbers.clamp((-high if self.symmetric else low, high)),
-            *more,
-        )
-        output = self.new_value(self.source.shape, dtype=dtype)
-        self._append(COPY, (source,), (output,), epilogue=epilogue_ops)
-        return output
-
     def _append(
-        self, op: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **others: Any
+        self,
+        op: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        attributes: Any,
+        epilogue: tuple[EpilogueOp, ...] = (),
     ) -> None:
-        self.nodes.append(Node(self.index, op, 1, inputs, outputs, **others))
-
-
-def _present(*values: int) -> tuple[int, ...]:
-    return tuple(v for v in values if v != ABSENT)
+        node = Node(self.index, op, 1, inputs, outputs, attributes=attributes, epilogue=epilogue)
+        self.nodes.append(node)

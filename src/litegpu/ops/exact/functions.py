@@ -175,10 +175,10 @@ _ROWS_TAIL = (
 
 
 def rounded_rows(body: int, *, tail: bool) -> str:
-    """Return the text of floats {a} times an inverse scale {b}, rounded as ROUND_ROWS does.
+    """Return the text of floats {a} times an inverse scale {b}; halves are rounded away from zero.
 
-    The first `body` elements {i} of a row are rounded by ROUND_ROWS, and a `tail` after them by
-    ROUND_ROWS_TAIL.
+    For the first `body` elements {i} of a row, the text adds 0.5 and truncates; that addition is
+    itself rounded. A `tail` after them is rounded exactly.
     """
     if not tail:
         return _ROWS_BODY
@@ -192,11 +192,6 @@ _BY_WEIGHTS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{c}}')} * {{b}}")
 _BY_ROWS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{b}}')} * {{c}}")
 
 EXACT: Mapping[str, Function] = {
-    # Quantize floats by the inverse scale {b} of their row; halves are rounded away from zero. The
-    # body adds 0.5 and truncates; that addition is itself rounded.
-    "ROUND_ROWS": Function(_ROWS_BODY, makes=INT),
-    "ROUND_ROWS_TAIL": Function(_ROWS_TAIL, makes=INT),
-    in_body("ROUND_ROWS"): Function(_where(_BODY, _ROWS_BODY, _ROWS_TAIL), makes=INT),
     # Subtract the contribution of zero points {b}; {c} are the sums of the weights.
     "LESS_ZERO_POINT": Function("SUB4_I32({a}, MUL4_I32({b}, {c}))", makes=INT),
     # Convert sums to float by the scales of their row {b} and of the weights {c}: multiplied by the
