@@ -70,10 +70,17 @@ WORDS = """\
 /* Prevents contraction: the result is rounded before its next use, because compilers do not know
    that `zero`, which is read from a buffer, is 0. */
 #define APART4(a, zero) uintBitsToFloat(floatBitsToUint(a) ^ uint(zero))
+/* Prevents compilers from joining operations on constants before and after it: it changes one NaN
+   to another, and nothing else. */
+#define ROUNDED4(a) rounded4(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
 #define LARGER(a, b) max((a), (b))
 #define FINITE_SIZE4(value) finite_size4(value)
+vec4 rounded4(vec4 v) {
+    uvec4 bits = floatBitsToUint(v);
+    return uintBitsToFloat(bits ^ uvec4(equal(bits, uvec4(0x7fc12344u))));
+}
 vec4 from_bytes(uint word) {
     uvec4 b = (uvec4(word) >> uvec4(0u, 8u, 16u, 24u)) & uvec4(255u);
     return mix(vec4(0.0f), vec4(1.0f), notEqual(b, uvec4(0u)));

@@ -67,6 +67,7 @@ _PRELUDE = """\
 #define TO_INT(a) ((int)(a))
 #define ABS4(a) fabs(a)
 #define APART4(a, zero) (a)
+#define ROUNDED4(a) (a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmax(fmax((a).x, (a).y), fmax((a).z, (a).w))
 #define LARGER(a, b) fmax((a), (b))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import EXACT, HALF, Pair, Range, Shape, Sheet
+from cases.base import EXACT, HALF, Case, Pair, Range, Shape, Sheet
 from cases.quantized import ORDINARY, POWER, Stored, quantization
 from cases.quantized_conv import Weighted
 from litegpu.graph import Quantization
@@ -93,6 +93,27 @@ class QuantizedView(Weighted):
         sheet.output(sheet.op("CONV_2D", [x, *operands], options, 3, self.dtype, result))
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizedFloats(Case):
+    """A function of dequantized numbers that begins with a product or a sum of constants."""
+
+    op: str
+    shape: Shape = (1, 4, 2048, 8)
+
+    def limit(self, half: bool) -> float:
+        """Return no error."""
+        return EXACT
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output, which are 16-bit integers."""
+        source, result = (Quantization((scale,), (0,)) for scale in (2.25036711e-4, 2.03815769e-4))
+        x = sheet.input(self.shape, Stored(dtype="int16"), source)
+        x = sheet.op("DEQUANTIZE", [x], None, 3)
+        operands = [] if self.op == "HARD_SWISH" else [sheet.constant(0.1666667, "float32")]
+        x = sheet.op(self.op, [x, *operands])
+        sheet.output(sheet.op("QUANTIZE", [x], None, 2, "int16", result))
+
+
 _CUT = ((2, 1), (1, 0))
 CASES = (
     [
@@ -116,6 +137,7 @@ CASES = (
             ((1, 8, 8, 5), ((0, 0), (0, 0)), _CUT),
         )
     ]
+    + [QuantizedFloats(op=op) for op in ("HARD_SWISH", "MUL", "ADD")]
     + [
         QuantizedView(dtype=dtype, kind=POWER, mode=mode, padding=padding)
         for dtype in ("int8", "uint8")

@@ -389,6 +389,8 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     "SELECT": Function(
         f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None
     ),
+    # Compilers join no operation before it with those after it.
+    "ROUNDED": Function("ROUNDED4({a})", through_zero=True),
     "CUBE": Function("{a} * {a} * {a}", through_zero=True),
     EXPRESSION: Function(""),
     NUMBER: Function("SPLAT4({value})", params=("value",)),

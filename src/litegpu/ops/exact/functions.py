@@ -122,7 +122,7 @@ def _nearest(x: str) -> str:
 
     Results beyond int32 become -2^31, as on the CPU.
     """
-    found = f"CAST4_F32_I32(RINT4({{{x}}} * SPLAT4({{inverse}})))"
+    found = f"CAST4_F32_I32(RINT4(ROUNDED4({{{x}}}) * SPLAT4({{inverse}})))"
     return _where(f"EQUAL4_I32({found}, SPLAT4_I32(2147483647))", _LEAST, found)
 
 

@@ -85,6 +85,7 @@ def dequantizing_node(node: Node, source: Value, target: int, new_value: NewValu
             EpilogueOp(of_integers("SUB"), (new_value(zero.shape, zero),)),
             EpilogueOp(cast_name(INT, DType.FLOAT32)),
             EpilogueOp("MUL", (new_value(scale.shape, scale),)),
+            EpilogueOp("ROUNDED"),
         )
     return Node(node.index, COPY, 1, (source.id,), (target,), epilogue=epilogue)
 

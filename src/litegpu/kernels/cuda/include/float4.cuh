@@ -291,6 +291,7 @@ __device__ __forceinline__ float4 EXPM14(float4 a) {
 }
 // The compiler never contracts products and sums to FMA: --fmad=false.
 #define APART4(a, zero) (a)
+#define ROUNDED4(a) (a)
 __device__ __forceinline__ float4 FLOOR4(float4 a) {
     return make_float4(floorf(a.x), floorf(a.y), floorf(a.z), floorf(a.w));
 }
