@@ -203,10 +203,7 @@ class Node:
         """Return the node with its input values replaced as the mapping `names` specifies."""
         if not any(v in names for v in self.operands):
             return self
-        epilogue = tuple(
-            replace(epilogue_op, operands=tuple(names.get(v, v) for v in epilogue_op.operands))
-            for epilogue_op in self.epilogue
-        )
+        epilogue = tuple(each.with_operands(lambda v: names.get(v, v)) for each in self.epilogue)
         return replace(self, inputs=tuple(names.get(v, v) for v in self.inputs), epilogue=epilogue)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.graph import ABSENT, SELF, DType, EpilogueOp, Graph, Node, Value
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.common import affine
 
@@ -169,6 +169,18 @@ class Editor:
             )
             graph = without_unused(graph)
         return PassResult(graph, tuple(self.applied), tuple(self.declined))
+
+
+def numbered(
+    epilogue: Sequence[EpilogueOp], inputs: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[EpilogueOp, ...]]:
+    """Return the inputs plus the epilogue's operands, and the epilogue with their positions.
+
+    Attributes store such an epilogue, since passes may rename the inputs of a node.
+    """
+    read = [v for each in epilogue for v in each.operands if v != SELF]
+    numbers = {v: len(inputs) + i for i, v in enumerate(dict.fromkeys(read))}
+    return (*inputs, *numbers), tuple(each.with_operands(numbers.__getitem__) for each in epilogue)
 
 
 def without_unused(graph: Graph) -> Graph:

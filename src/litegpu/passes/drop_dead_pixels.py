@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from litegpu.graph import SELF, EpilogueOp, Graph, Node
+from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, has
 from litegpu.ops.common.functions import depends_on_position
 from litegpu.ops.common.traits import Trait
@@ -103,8 +103,7 @@ class _Thinner:
         )
 
     def _sliced(self, epilogue_op: EpilogueOp, stride: Pair) -> EpilogueOp:
-        operands = tuple(v if v == SELF else self._part(v, stride) for v in epilogue_op.operands)
-        return replace(epilogue_op, operands=operands)
+        return epilogue_op.with_operands(lambda v: self._part(v, stride))
 
     def _part(self, value: int, stride: Pair) -> int:
         """Return the value that consists of every `stride`-th pixel of a value."""

@@ -13,7 +13,7 @@ from functools import partial
 
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.attention import ATTENTION, MAX_FEW_QUERIES, STATE, AttentionAttributes
 from litegpu.ops.base import Target
@@ -28,7 +28,7 @@ from litegpu.ops.common.work_groups import divide_keys
 from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
 from litegpu.ops.join_attention import JOIN_ATTENTION, JoinAttentionAttributes
 from litegpu.ops.reshape import reshape_node
-from litegpu.passes.base import Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, numbered, only_consumer
 
 _MATMUL = "BATCH_MATMUL"
 _FEW_ELEMENTS = 1 << 17
@@ -274,7 +274,7 @@ def _merged(
     """Return the fused node, and the transposes after it that the kernel includes."""
     first, softmax, last = nodes
     target, result_across, after = _target(graph, consumers, last)
-    inputs, epilogue = _numbered(first.epilogue, sources)
+    inputs, epilogue = numbered(first.epilogue, sources)
     query, key, value = across
     attributes = AttentionAttributes(
         graph.values[first.outputs[0]].shape4,
@@ -325,19 +325,6 @@ def _transposed(edit: Editor, node: Node, source: int, found: _Found) -> Node:
     move = Node(node.index, INDEX_MAP, 1, (source,), (target,))
     graph = replace(edit.graph, values=edit.values)
     return index_map_node(graph, move, plain(shape), [Source(((each, 1),)) for each in places])
-
-
-def _numbered(
-    epilogue: tuple[EpilogueOp, ...], inputs: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[EpilogueOp, ...]]:
-    """Return the inputs plus the epilogue's operands, and the epilogue with their indices."""
-    read = [v for each in epilogue for v in each.operands if v != SELF]
-    numbers = {v: len(inputs) + i for i, v in enumerate(dict.fromkeys(read))}
-    ops = (
-        replace(each, operands=tuple(v if v == SELF else numbers[v] for v in each.operands))
-        for each in epilogue
-    )
-    return (*inputs, *numbers), tuple(ops)
 
 
 def _source(

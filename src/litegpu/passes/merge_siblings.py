@@ -162,9 +162,7 @@ def _can_join(graph: Graph, epilogue_op: EpilogueOp, channels: int) -> bool:
 
 def _without_constants(graph: Graph, epilogue_op: EpilogueOp) -> EpilogueOp:
     """Return an epilogue op whose constant operands are replaced by ABSENT."""
-    constant = {v for v in epilogue_op.operands if v != SELF and graph.values[v].is_constant}
-    operands = tuple(ABSENT if v in constant else v for v in epilogue_op.operands)
-    return replace(epilogue_op, operands=operands)
+    return epilogue_op.with_operands(lambda v: ABSENT if graph.values[v].is_constant else v)
 
 
 def _part(value: Value) -> Storage:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litegpu.graph import SELF, Graph, Node
+from litegpu.graph import Graph, Node
 from litegpu.ops.normalize import NORMALIZE, NormalizeAttributes
 from litegpu.ops.quantize_rows import QUANTIZE_ROWS, QuantizeRowsAttributes, RowNormalization
-from litegpu.passes.base import Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, numbered, only_consumer
 
 _CHANNELS = (3,)
 
@@ -35,9 +35,7 @@ def normalize_into_rows(graph: Graph) -> PassResult:
 def _merged(node: Node, reader: Node) -> Node:
     normalization: NormalizeAttributes = node.attributes
     rows: QuantizeRowsAttributes = reader.attributes
-    read = dict.fromkeys(v for each in node.epilogue for v in each.operands if v != SELF)
-    inputs = (*node.inputs, *(v for v in read if v not in node.inputs))
-    epilogue = tuple(each.with_operands(inputs.index) for each in node.epilogue)
+    inputs, epilogue = numbered(node.epilogue, node.inputs)
     attributes = replace(
         rows,
         normalization=RowNormalization(normalization.epsilon, normalization.centred, epilogue),
