@@ -165,16 +165,20 @@ def whisper(rows: int = 1500) -> AttentionSpec:
     ("policy", "rows", "reason"),
     [
         (FP32, 1500, "the node has too little work to justify rounding its input"),
-        (FP16, 1, "the scores would leave most of a tile empty"),
+        (FP16, 12, "the scores would leave most of a tile empty"),
         (FP16, 300, "the queries are too few to keep the device busy"),
     ],
 )
 def test_why_it_is_not_chosen(policy: NumericPolicy, rows: int, reason: str) -> None:
     target = DeviceTarget(replace(INFO, compute_units=132), policy)
     chosen = select(whisper(rows), target)
-    assert chosen.name == "cuda/attention_mma" or rows == 1
+    assert chosen.name == "cuda/attention_mma"
     assert chosen.rejected["cuda/attention_flash"] == reason
     assert select(whisper(), TARGET).name == "cuda/attention_flash"
+
+
+def test_few_queries_have_a_kernel_of_their_own() -> None:
+    assert select(whisper(1), TARGET).name == "attention_split"
 
 
 def test_small_products_are_not_rounded() -> None:
