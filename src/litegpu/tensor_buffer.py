@@ -11,8 +11,8 @@ from typing import Any, Protocol, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.adopted_memory import adopted, of_numpy, on_host
 from litegpu.backends import DeviceInfo
+from litegpu.backends.adopted_memory import adopted, of_numpy, on_host
 from litegpu.backends.buffers import Buffer, DeviceBuffer, HostBuffer, MemoryKind
 from litegpu.backends.dlpack import DeviceType, lend
 from litegpu.errors import BindingError, CompiledModelError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from litegpu import notebook
+from litegpu.delegation import notebook
 from litegpu.delegation.report import RejectedNode
 from made_up import REPORT, made_up_profile
 

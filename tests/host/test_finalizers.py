@@ -18,8 +18,9 @@ ROOT = Path(litegpu.__file__).parent
 def classes_with_finalizers() -> list[tuple[str, str]]:
     found = []
     for path in sorted(ROOT.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
         module = ".".join(["litegpu", *path.relative_to(ROOT).with_suffix("").parts])
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(text)) if "def __del__" in text else ():
             if isinstance(node, ast.ClassDef) and any(
                 isinstance(part, ast.FunctionDef) and part.name == "__del__" for part in node.body
             ):

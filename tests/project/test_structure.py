@@ -30,6 +30,7 @@ def test_no_import_runs_upward() -> None:
         assert used <= above
         above.add(layer)
     assert {"graph", "ops", "engine", "delegation", "tools"} <= above
+    assert len(above) <= 32
 
 
 def test_no_circle_among_files() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.adopted_memory import adopted
+from litegpu.backends.adopted_memory import adopted
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.compiled_model.arrays import Array, Remedy, check_shape
 from litegpu.compiled_model.contexts import ModelContext, Run, content

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from litegpu import notebook
 from litegpu.compiled_model.call import new_buffer
 from litegpu.compiled_model.contexts import ContextPool
 from litegpu.compiled_model.fitting import at, called, requirements, sizes
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import PLACEHOLDER, Signature, Tensor
+from litegpu.delegation import notebook
 from litegpu.delegation.profile import Profile
 from litegpu.delegation.report import DelegationReport
 from litegpu.errors import CompiledModelError, did_you_mean

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from litegpu import notebook
 from litegpu.backends.base import Device
+from litegpu.delegation import notebook
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.delegation.report import DelegationReport
 from litegpu.engine.peaks import Peaks, measure

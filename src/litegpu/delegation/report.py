@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from litegpu import notebook
+from litegpu.delegation import notebook
 from litegpu.delegation.cost_model import Estimate, Split
 from litegpu.graph import Graph, Node
 from litegpu.wording import (

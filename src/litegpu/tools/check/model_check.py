@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from litegpu import notebook
+from litegpu.delegation import notebook
 from litegpu.delegation.delegate import GpuDelegate
 from litegpu.delegation.report import DelegationReport, QuantizedSupport
 from litegpu.errors import MissingDependencyError, ModelError
