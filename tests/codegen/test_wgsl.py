@@ -121,7 +121,7 @@ def test_surplus_groups_of_a_folded_grid_return() -> None:
         ("{", "A brace is not closed"),
         ("dst[0] = SPLAT4(1.0f);", "is of type vec4<f32>, not of f32"),
         ("float t[2]; dst[0] = t;", "t is of type array<f32, 2>, not of f32"),
-        ("float x = 1.0f; dst[0] = x[0];", "A f32 has no elements"),
+        ("float x = 1.0f; dst[0] = x[0];", "A scalar of type f32 has no elements"),
         ("dst[0] = src[1.0f];", "1.0f is not an index"),
         ("dst[0] = vectors[0].u;", "has no member 'u'"),
         ("dst[0] = vectors.x;", "vectors has no member 'x'"),

@@ -27,7 +27,7 @@ class Type(NamedTuple):
         if self.length is not None:
             return Type(self.kind, self.size)
         if self.size < 2:
-            raise TranslationError(f"A {self.kind} has no elements.")
+            raise TranslationError(f"A scalar of type {self.kind} has no elements to index.")
         return Type(self.kind)
 
 

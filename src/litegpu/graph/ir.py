@@ -136,7 +136,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One function of an epilogue op that has several.
+    """One function in an epilogue op that consists of several functions.
 
     `inputs` are numbers of earlier results: 0 is the running result, then follow the operands of
     the epilogue op, then the results of the earlier steps.

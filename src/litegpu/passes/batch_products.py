@@ -97,7 +97,7 @@ def _items(value: Value, axes: int) -> int:
 
 
 def _key(graph: Graph, part: _Part) -> object:
-    """Return what the products of a group have in common."""
+    """Return a key that is equal for all products that can be computed as one batch."""
     node, result = part.node, graph.values[part.node.outputs[0]]
     axes = _ITEM_AXES[node.op]
     options = repr(sorted(node.params.items()))

@@ -67,8 +67,8 @@ def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
         limits = np.iinfo(kind)
         if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
             raise ModelError(
-                f"The input '{tensor.name}' takes {kind}, and cannot represent "
-                f"{array.min()} to {array.max()}."
+                f"The input '{tensor.name}' has the type {kind}, which cannot represent "
+                f"the array's values from {array.min()} to {array.max()}."
             )
         return array.astype(kind)
     if kind.kind in "iu" and array.dtype.kind == "f" and tensor.quantization[0]:

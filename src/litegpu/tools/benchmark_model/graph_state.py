@@ -73,7 +73,7 @@ def read_state(
     """Return all graphs of an interpreter.
 
     The runtime's Python API lists only the nodes of the first graph, including delegate kernels.
-    The nodes of other graphs, and the allocation types, are read from the file.
+    The nodes of other subgraphs and the allocation types of tensors are read from the model.
 
     Args:
         target: the interpreter, with allocated tensors.

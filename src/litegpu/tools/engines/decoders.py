@@ -34,9 +34,10 @@ Prepare = Callable[[Any, BatchPlan], Arrays]
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of preparing a sample: an error, or an empty text, with start and duration.
+    """The outcome and the time of preparing one sample.
 
-    `cpu_s` is the CPU time of the thread during the preparation.
+    `error` is the error message, or empty after a success. `cpu_s` is the CPU time of the thread
+    during the preparation.
     """
 
     error: str
