@@ -182,7 +182,7 @@ def _place(
     """Put each usage into the smallest gap that fits between the usages that it conflicts with.
 
     The usage is placed at the lower end of the gap or, below a `ceiling`, at the end whose neighbor
-    lives longer. If no gap fits, the usage is placed above all other usages.
+    lives longer. If no gap fits, the usage gets offsets after those of all other usages.
     """
     offsets = [0] * len(usages)
     top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, len(usages))]

@@ -108,7 +108,7 @@ REJECTED: dict[str, tuple[Any, bytes, str]] = {
     "a list": (b"[]", b"", "The body is JSON, but no object"),
     "a key twice": (b'{"id":"a","id":"b"}', b"", "^The JSON has the key 'id' twice"),
     "no inputs": ({}, b"", "'inputs' is missing"),
-    "inputs of numbers": ({"inputs": [1]}, b"", "'inputs' is missing or no list of objects"),
+    "inputs of numbers": ({"inputs": [1]}, b"", "'inputs' is missing, or is not a list of objects"),
     "an input twice": ({"inputs": one()["inputs"] * 2}, b"", "Input 'x' is given twice"),
     "an output twice": (
         {**one(), "outputs": [{"name": "y"}] * 2},

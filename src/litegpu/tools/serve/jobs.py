@@ -93,7 +93,9 @@ def _options(found: Mapping[str, Any], chat: bool) -> dict[str, Any]:
         or len(stops) > _MAX_STOPS
         or not all(isinstance(each, str) for each in stops)
     ):
-        raise RequestError(f"'stop' is {_shown(stop)}. Give a text, or up to {_MAX_STOPS}.")
+        raise RequestError(
+            f"'stop' is {_shown(stop)}. Give a string, or a list of up to {_MAX_STOPS} strings."
+        )
     options["stop"] = stops
     if (logprobs := _logprobs(found, chat)) is not None:
         options["logprobs"] = logprobs
@@ -140,7 +142,7 @@ def _are(kind: type, items: Any) -> bool:
 def _messages(messages: Any) -> list[dict[str, str]]:
     if not _are(dict, messages):
         raise RequestError(
-            "'messages' is missing or no list of objects. "
+            "'messages' is missing, or is not a list of objects. "
             'Give [{"role": "user", "content": "Hello"}].'
         )
     return [_message(each) for each in messages]

@@ -166,7 +166,9 @@ def call_of(found: Mapping[str, Any], binary: memoryview) -> Call:
 def _objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     items = found.get(name)
     if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
-        raise RequestError(f"'{name}' is missing or no list of objects. Give one for each tensor.")
+        raise RequestError(
+            f"'{name}' is missing, or is not a list of objects. Give one for each tensor."
+        )
     return items
 
 
