@@ -160,7 +160,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no prompt": ({"model": "lm"}, "'prompt' is null. Give a text"),
     "a prompt of both": (completion(prompt=["a", 1]), "'prompt' is [\"a\", 1]. Give a text"),
     "many prompts": (completion(prompt=["a"] * 65), "or up to 64 of these"),
-    "no messages": ({"model": "lm", "messages": []}, "'messages' is missing or no list"),
+    "no messages": ({"model": "lm", "messages": []}, "'messages' is missing, or is not a list"),
     "no content": (chat(messages=[{"role": "user"}]), 'A message is {"role": "user"}. Give'),
     "a picture": (
         chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
