@@ -400,8 +400,8 @@ class _Buffers:
     ) -> Storage:
         """Bind a buffer; return the storage of the value in that buffer.
 
-        The bound range begins at the value if the device's alignment permits; kernels that differ
-        only in offsets then share one text.
+        If the device's alignment permits, the bound range of the buffer begins at the value, so
+        that kernels which differ only in offsets share one text.
         """
         offset, storage = storage.split(self.lowering.target.offset_alignment)
         kind = KINDS[storage.dtype]

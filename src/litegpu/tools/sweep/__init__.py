@@ -197,7 +197,10 @@ def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
-    """Run the remaining trials sequentially; each batch has a separate reference."""
+    """Run the remaining trials one after another.
+
+    The outputs of each batch size are compared with those of the CPU at the same batch size.
+    """
     total, start = len(found.left), time.monotonic()
     flags = [f"--num_threads={found.threads}", *_flags(args, _FORWARDED_FLAGS)]
     of_gpu = _flags(args, _OF_GPU)
