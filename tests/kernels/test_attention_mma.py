@@ -15,9 +15,11 @@ from cases.base import Range, Scale
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.engine.target import DeviceTarget
+from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda import attention_mma
 from litegpu.kernels.cuda.attention_mma.tile import AttentionProblem, AttentionTile, candidates
 from litegpu.kernels.cuda.tiles import choose
+from litegpu.kernels.portable.attention import AttentionSplit
 from litegpu.numeric_policy import FP16
 from magnitudes import problems
 from model_runner import cpu_answers, device_answers
@@ -58,12 +60,13 @@ CASES: Sequence[tuple[Attention, Shape]] = [
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, shape: Shape) -> None:
-    """Let all attention have this tile."""
+    """Let all attention have this tile, also that of few queries."""
 
     def only(problem: AttentionProblem, _target: Any) -> list[AttentionTile]:
         return [AttentionTile(problem, *shape)]
 
     monkeypatch.setattr(attention_mma, "candidates", only)
+    monkeypatch.setattr(AttentionSplit, "plan", lambda *_: Rejected("another kernel is tested"))
 
 
 BOTH = (MODES[0], MODES[3])
