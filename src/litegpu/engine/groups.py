@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from litegpu.codegen import LaunchAttributes
 from litegpu.ops.base import Target
+from litegpu.ops.common.work_groups import power_of_two
 
 _ITEMS, _MANY_ITEMS = 64, 256
 _ACROSS = 8
@@ -31,7 +32,7 @@ def group_for(
     In a narrow grid, the work group is as wide as the grid. Kernels that only move data use large
     work groups on large grids; registers limit the size for other kernels.
     """
-    across, down = (_power_of_two(size) for size in grid[:2])
+    across, down = (power_of_two(size) for size in grid[:2])
     many = moves_only and math.prod(grid) >= _WAVES * target.parallel_items
     items = _MANY_ITEMS if many and target.max_work_group_size >= _MANY_ITEMS else _ITEMS
     x = min(across, max(_ACROSS, items // down))
@@ -52,8 +53,3 @@ def with_registers(
     if attributes.min_blocks or not model.tensor_cores or not roomy:
         return attributes
     return replace(attributes, min_blocks=share)
-
-
-def _power_of_two(size: int) -> int:
-    """Return the smallest power of two that is at least `size`."""
-    return 1 << max(size - 1, 0).bit_length()

@@ -15,6 +15,11 @@ _MIN_GROUP = 16
 """Minimum work-group size: smaller groups leave most lanes of a GPU's vector units idle."""
 
 
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least `number`."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
 def can_share(items: int, target: Target) -> bool:
     """Return whether the device permits a work group of this size with a float4 per item."""
     fits = items * _SHARED_BYTES <= target.local_memory_bytes

@@ -13,7 +13,7 @@ from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import MAX_FEW_QUERIES, AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
-from litegpu.ops.common.work_groups import by_load, shared_items
+from litegpu.ops.common.work_groups import by_load, power_of_two, shared_items
 
 _MAX_BLOCKS = 16
 """Maximum channel blocks in all rows of a work item; more rows share loads of keys and values."""
@@ -71,7 +71,7 @@ _ADJACENT = 8
 def _split_plan(spec: AttentionSpec, items: int, target: Target) -> _SplitPlan | None:
     """Return the plan with work groups of about `items` items; None if the device permits none."""
     depth_blocks, value_blocks = (-(-each // 4) for each in spec.depths)
-    depth_items = _power_of_2(
+    depth_items = power_of_two(
         max(
             spec.rows,
             min(_ADJACENT, depth_blocks),
@@ -81,12 +81,12 @@ def _split_plan(spec: AttentionSpec, items: int, target: Target) -> _SplitPlan |
     )
     key_blocks = -(-spec.keys // 4)
     part_blocks = -(-key_blocks // spec.parts)
-    key_items = min(items // depth_items, _power_of_2(part_blocks))
+    key_items = min(items // depth_items, power_of_two(part_blocks))
     items = key_items * depth_items
     if not 0 < items <= target.max_work_group_size:
         return None
     if spec.turned:
-        value_items = min(key_items, max(_ADJACENT, _power_of_2(items // value_blocks + 1) // 2))
+        value_items = min(key_items, max(_ADJACENT, power_of_two(items // value_blocks + 1) // 2))
         while value_items > 1 and (
             spec.rows * -(-value_blocks * value_items // items) > _MAX_SUM_BLOCKS
         ):
@@ -103,11 +103,6 @@ def _split_plan(spec: AttentionSpec, items: int, target: Target) -> _SplitPlan |
         if _shared_bytes(plan.shared) <= target.local_memory_bytes:
             return plan
     return None
-
-
-def _power_of_2(number: int) -> int:
-    """Return the smallest power of 2 that is not below a number."""
-    return 1 << (number - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
